@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use delivery::DeliveryTarget;
 use feed::Access;
-use feed::sse::{Parsed, Parser};
+use feed::sse::{ParsedEvent, Parser};
 use flow::{FlowKey, FlowRecord, Ring};
 use jiff::SignedDuration;
-use kit::agent_process::{Ended, ended, ringfence, until};
+use kit::agent_process::{ProgramExit, ended, ringfence, until};
 use kit::fake_agent::{Agent, plain, record};
 use kit::fake_api::{FakeApi, IssuedToken, Kind, Verb};
 use kit::fake_loki::FakeLoki;
@@ -141,7 +141,7 @@ fn ring_overflow_is_counted_on_both_sides() {
     for _ in 0..20 {
         agent.close(&window);
     }
-    aggregator.go_on();
+    aggregator.resume();
     agent.until_acknowledged();
     let figure = |name: &str| aggregator.metric(&format!("ringfence_flows_{name}_records_total"), &[]);
     let (received, missed) = (figure("received"), figure("missed"));
@@ -192,7 +192,7 @@ fn filters_are_alternatives_within_a_field() {
     assert!(!away.stderr.contains('?') && away.stderr.matches(&url).count() == 1, "{}", away.stderr);
 }
 
-fn verb(arguments: &[&str]) -> Ended {
+fn verb(arguments: &[&str]) -> ProgramExit {
     let mut command: Command = ringfence();
     ended(command.arg("flows").args(arguments))
 }
@@ -434,7 +434,7 @@ fn non_loopback_address_requires_authentication() {
 }
 
 /// Reads the first `count` events of a stream.
-fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<Parsed> {
+fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<ParsedEvent> {
     let mut stream = TcpStream::connect(aggregator.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let id = last_event_id.map_or(String::new(), |id| format!("last-event-id: {id}\r\n"));

@@ -88,7 +88,7 @@ fn reported(path: &[nft::Name], is_itself: bool) -> Vec<Direction> {
     let of = |direction: Direction| {
         // A pod's flow to itself leaves the end chain of an audited program before the report.
         let prefixes = if is_itself { &["audit/pending-"][..] } else { &["audit/", "audit/pending-"] };
-        let reports: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{}", direction.word())).collect();
+        let reports: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{}", direction.as_str())).collect();
         path.iter().filter(move |chain| reports.iter().any(|report| chain.as_str() == report)).map(move |_| direction)
     };
     Direction::BOTH.into_iter().flat_map(of).collect()
@@ -192,7 +192,7 @@ fn explanation_and_oracle_agree_on_every_flow() {
                     SideVerdict::WouldDenyByRule { .. } => local == Some(Side::WouldDeny),
                     SideVerdict::Unreadable { .. } => false,
                 };
-                prop_assert!(agrees, "{:?}: {} of {:?}\n{}", probe, direction.word(), judged, explanation);
+                prop_assert!(agrees, "{:?}: {} of {:?}\n{}", probe, direction.as_str(), judged, explanation);
             }
         }
         Ok(())

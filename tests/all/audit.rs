@@ -2,7 +2,7 @@
 
 mod tiers;
 
-use kit::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
+use kit::agent_process::{AgentProcess, ProgramExit, ask_socket, run, run_unread};
 use kit::lab::probe_all;
 use kit::openmetrics;
 use kit::oracle::Probe;
@@ -39,7 +39,7 @@ fn stage(policies: &[Value]) -> Stage {
     stage
 }
 
-fn audit(stage: &Stage, arguments: &[&str]) -> Ended {
+fn audit(stage: &Stage, arguments: &[&str]) -> ProgramExit {
     run([&["audit", "--run-dir", stage.run_dir().to_str().unwrap()], arguments].concat())
 }
 
@@ -270,7 +270,7 @@ fn verbs_succeed_when_reader_closes_pipe_early() {
         &["drops"],
         &["explain", "shop/other", "shop/db", "80"],
     ] {
-        let Ended { code, stderr, .. } = run_unread([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());
+        let ProgramExit { code, stderr, .. } = run_unread([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{verb:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bench::drops::{self, Size};
-use bench::record::{Measured, Record};
+use bench::record::{Measurement, Record};
 use bench::{cni, connections, context, curves, events, flows_load, listing, memory, mutex, packets, start, storms};
 use kit::agent_process::program;
 
@@ -44,7 +44,7 @@ fn the_section_of_drops_reports_every_figure() {
 fn section_of_connections_measures_the_agent() {
     let (warmup, lasting) = (Duration::from_millis(100), Duration::from_secs(1));
     let size = connections::Size { rounds: 1, rates: vec![1_000, 5_000], warmup, lasting };
-    let Measured { report, records } = connections::measure(&program(), &size);
+    let Measurement { report, records } = connections::measure(&program(), &size);
     println!("{report}");
     // In such a short time the agent may use less CPU time than the kernel counts.
     assert_eq!(records.len(), 2, "{records:#?}");
@@ -59,7 +59,7 @@ fn section_of_flows_load_loses_nothing_uncounted() {
     let tick = Duration::from_millis(50);
     // The benchmark compares the agents' reports with the aggregator's answers.
     let size = flows_load::Size { rounds: 1, agents: 8, pods: 40, rate: 100, history: 12, live: 2, tick };
-    let Measured { report, records } = flows_load::measure(&size);
+    let Measurement { report, records } = flows_load::measure(&size);
     println!("{report}");
     assert!(records.len() == 2 && records[0].y > 0.0, "{records:#?}");
     assert_eq!(report.lines().filter(|line| line.contains("bar 300")).count(), 1, "{report}");
@@ -73,7 +73,7 @@ fn section_of_flows_load_loses_nothing_uncounted() {
 #[test]
 fn section_of_events_measures_every_event_kind() {
     let size = events::Size { pods: vec![PODS], rounds: 2, events: 5, time: Duration::from_secs(60) };
-    let Measured { report, records } = events::measure(&size);
+    let Measurement { report, records } = events::measure(&size);
     println!("{report}");
     // With few events on a small cluster, the events of other kinds may change nothing.
     for kind in ["remote pod added", "local pod added", "local pod removed", "policy added"] {
@@ -86,7 +86,7 @@ fn section_of_events_measures_every_event_kind() {
 
 #[test]
 fn section_of_starts_measures_parts_without_restart_commits() {
-    let Measured { report, records } = start::measure(&program(), &start::Size { pods: vec![PODS], rounds: 1 });
+    let Measurement { report, records } = start::measure(&program(), &start::Size { pods: vec![PODS], rounds: 1 });
     println!("{report}");
     assert_measured(&records, "into force", 4);
     assert!(report.contains("commits of a start that finds the right rules, 300 pods: 0.00, bar 1: met"), "{report}");
@@ -95,7 +95,7 @@ fn section_of_starts_measures_parts_without_restart_commits() {
 #[test]
 fn section_of_memory_measures_after_start_and_events() {
     let size = memory::Size { pods: vec![PODS], rounds: 2, events: 500 };
-    let Measured { report, records } = memory::measure(&program(), &size);
+    let Measurement { report, records } = memory::measure(&program(), &size);
     println!("{report}");
     assert_measured(&records, "by size of the cluster", 2);
     assert_measured(&records, "over events", 1 + memory::POINTS);
@@ -105,7 +105,7 @@ fn section_of_memory_measures_after_start_and_events() {
 fn section_of_storms_measures_transactions_and_ends_consistent() {
     let (pods, rates, lasting) = (vec![PODS], vec![100], Duration::from_secs(1));
     let size = storms::Size { pods, rounds: 2, events: 500, rates, lasting };
-    let Measured { report, records } = storms::measure(&program(), &size);
+    let Measurement { report, records } = storms::measure(&program(), &size);
     println!("{report}");
     assert_measured(&records, "a storm of events", 3);
     assert_measured(&records, "latency under steady events", 3);
@@ -148,7 +148,7 @@ fn curves_are_drawn_of_what_was_measured() {
 
 #[test]
 fn section_of_packets_measures_layouts_and_places_bars() {
-    let Measured { report, records } =
+    let Measurement { report, records } =
         packets::measure(packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1000 });
     println!("{report}");
     let series = |end: &str| records.iter().filter(|record| record.series.ends_with(end)).count();
@@ -181,7 +181,7 @@ fn section_of_flows_reports_costs_and_losses() {
         expiry: Duration::ZERO,
         edge_ends: [3, 4],
     };
-    let Measured { report, records } = packets::flows::measure(&size);
+    let Measurement { report, records } = packets::flows::measure(&size);
     println!("{report}");
     assert_measured(&records, "established packet", 11);
     assert_measured(&records, "first packet", 11);
@@ -200,7 +200,7 @@ fn section_of_flows_reports_costs_and_losses() {
 #[test]
 fn section_of_profile_measures_every_evaluated_rule() {
     let size = packets::Size { rounds: 2, slices: 1, batches: 1, divisor: 1 };
-    let Measured { report, records } = packets::profile::measure(size);
+    let Measurement { report, records } = packets::profile::measure(size);
     println!("{report}");
     let of = |series: &str| records.iter().filter(|record| record.series == series).count();
     // Two records: the empty chain and the approval. The source check is at another hook.
@@ -212,14 +212,14 @@ fn section_of_profile_measures_every_evaluated_rule() {
 
 #[test]
 fn the_section_of_listing_reports_every_size() {
-    let Measured { report, records } = listing::measure(&listing::Size { rounds: 1, elements: vec![10, 300] });
+    let Measurement { report, records } = listing::measure(&listing::Size { rounds: 1, elements: vec![10, 300] });
     println!("{report}");
     assert_eq!(records.len(), 6, "{report}");
 }
 
 #[test]
 fn the_section_of_the_mutex_reports_every_way() {
-    let Measured { report, records } = mutex::measure(mutex::Size { rounds: 1, elements: 3000, programs: 10 });
+    let Measurement { report, records } = mutex::measure(mutex::Size { rounds: 1, elements: 3000, programs: 10 });
     println!("{report}");
     assert_eq!(records.len(), 20, "{report}");
 }
@@ -227,7 +227,7 @@ fn the_section_of_the_mutex_reports_every_way() {
 #[test]
 fn the_section_of_cni_reports_both_chains() {
     let size = cni::Size { rounds: 1, containers: 3, starts: 2, pods: PODS };
-    let Measured { report, records } = cni::measure(&program(), size);
+    let Measurement { report, records } = cni::measure(&program(), size);
     println!("{report}");
     // Seven lines with median and 99th percentile, for a small cluster and a larger one.
     assert_eq!(records.len(), 28, "{report}");
@@ -245,7 +245,7 @@ fn section_of_context_measures_baselines_events_and_subscribers() {
         steady: 20,
         storm: 500,
     };
-    let Measured { report, records } = context::measure(&size);
+    let Measurement { report, records } = context::measure(&size);
     println!("{report}");
     assert_measured(&records, "baseline", 2);
     assert_measured(&records, "one event, median", 11);

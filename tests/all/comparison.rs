@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use kit::agent_process::{Ended, built, ended, ringfence};
+use kit::agent_process::{ProgramExit, built, ended, ringfence};
 use kit::fake_agent::{Agent, plain};
 use kit::fake_loki::FakeLoki;
 use kit::flow_generator::{GeneratedCluster, NODES, pod_of_deployment};
@@ -94,7 +94,7 @@ fn serve(more: &[&str]) -> Served {
     Served { aggregator, _agents: agents.into(), page }
 }
 
-fn verb(arguments: &[&str]) -> Ended {
+fn verb(arguments: &[&str]) -> ProgramExit {
     let mut command: Command = ringfence();
     ended(command.args(arguments))
 }

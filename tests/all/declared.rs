@@ -12,7 +12,7 @@ use context::edges::{Allowlist, Form, parse, text_of};
 use expect_test::expect_file;
 use kit::oracle::{Probe, World};
 use policy::remote::RemoteSet;
-use policy::{Changed, ClusterState, DeclaredLine, EdgeChanges, Edges, End, ObjectName, Pod, Traffic};
+use policy::{ClusterState, DeclaredLine, EdgeChanges, EdgeEnd, Edges, ObjectName, Pod, StateDelta, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{connected_world, probes, tiered_world, world};
@@ -20,7 +20,7 @@ use tests::objects::{default_enforcement, state_of};
 
 use crate::golden;
 use crate::sequence::{changes, story};
-use expected::{Expected, Over, Traffics};
+use expected::{ExpectedEdges, Over, Traffics};
 
 /// Pods of one namespace with the same remainder form one workload, so pods of a workload may differ.
 fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
@@ -30,7 +30,13 @@ fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
     }
 }
 
-fn followed(edges: &mut Edges, state: &ClusterState, changed: &Changed, modulus: usize, renamed: bool) -> EdgeChanges {
+fn followed(
+    edges: &mut Edges,
+    state: &ClusterState,
+    changed: &StateDelta,
+    modulus: usize,
+    renamed: bool,
+) -> EdgeChanges {
     let name = workload_of(modulus);
     let renamed: BTreeSet<ObjectName> = state.pods().filter(|_| renamed).map(|pod| pod.name.clone()).collect();
     edges.update(state, changed, &|pod| Arc::from(name(&pod.name.name)), &renamed)
@@ -38,7 +44,7 @@ fn followed(edges: &mut Edges, state: &ClusterState, changed: &Changed, modulus:
 
 fn fresh(state: &ClusterState, modulus: usize, limit: usize) -> Edges {
     let mut edges = Edges::with_limit(limit);
-    let adds = followed(&mut edges, state, &Changed::default(), modulus, false);
+    let adds = followed(&mut edges, state, &StateDelta::default(), modulus, false);
     assert_eq!(adds, EdgeChanges { adds: edges.lines(), removes: vec![] });
     edges
 }
@@ -49,17 +55,17 @@ fn speaking<'a>(
     from: &'a ObjectName,
     to: &'a ObjectName,
 ) -> impl Iterator<Item = &'a DeclaredLine> {
-    let is = |end: &End, workload: &ObjectName| match end {
-        End::Any => true,
-        End::Workload(name) => name == workload,
-        End::Remote(_) => false,
+    let is = |end: &EdgeEnd, workload: &ObjectName| match end {
+        EdgeEnd::Any => true,
+        EdgeEnd::Workload(name) => name == workload,
+        EdgeEnd::Remote(_) => false,
     };
     let is_between = move |(source, destination)| is(source, from) && is(destination, to);
     lines.iter().filter(move |line| ends_of(line).is_some_and(is_between))
 }
 
 /// Source and destination of an edge between workloads and remote sets; `None` for other lines.
-fn ends_of(line: &DeclaredLine) -> Option<(&End, &End)> {
+fn ends_of(line: &DeclaredLine) -> Option<(&EdgeEnd, &EdgeEnd)> {
     match line {
         DeclaredLine::Edge { source, destination, .. } => Some((source, destination)),
         DeclaredLine::IngressGoverned(_)
@@ -82,7 +88,7 @@ fn speaks_of_remote(
 ) -> bool {
     let Some((source, destination)) = ends_of(line) else { return false };
     let (own, other) = if egress { (source, destination) } else { (destination, source) };
-    matches!((own, other), (End::Workload(name), End::Remote(set)) if name == workload && is_meant(set))
+    matches!((own, other), (EdgeEnd::Workload(name), EdgeEnd::Remote(set)) if name == workload && is_meant(set))
 }
 
 /// Whether the lines declare the traffic for no pair of pods, for some, or for all.
@@ -106,7 +112,7 @@ fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> 
 }
 
 fn is_for_everyone(line: &DeclaredLine) -> bool {
-    ends_of(line).is_some_and(|(source, destination)| *source == End::Any || *destination == End::Any)
+    ends_of(line).is_some_and(|(source, destination)| *source == EdgeEnd::Any || *destination == EdgeEnd::Any)
 }
 
 /// Numbers of comparisons, and of lines with a remote set.
@@ -118,7 +124,7 @@ struct Compared {
 
 fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -> Result<(), TestCaseError> {
     let lines = fresh(&state_of(world), modulus, usize::MAX).lines();
-    let expected = Expected::of(world, Traffics::of(probes), &workload_of(modulus));
+    let expected = ExpectedEdges::of(world, Traffics::of(probes), &workload_of(modulus));
     let shown = || lines.iter().map(|line| format!("{line:?}")).collect::<Vec<_>>().join("\n");
     let governed: [BTreeSet<ObjectName>; 2] = [
         lines
@@ -275,7 +281,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
     let enough = || edges_seen.get() > 10_000 && remote_seen.get() > 1_000 && withheld_seen.get() > 20;
     let is_remote = |line: &&DeclaredLine| match line {
         DeclaredLine::Edge { source, destination, .. } => {
-            [source, destination].into_iter().any(|end| matches!(end, End::Remote(_)))
+            [source, destination].into_iter().any(|end| matches!(end, EdgeEnd::Remote(_)))
         }
         DeclaredLine::IngressGoverned(_)
         | DeclaredLine::EgressGoverned(_)
@@ -293,7 +299,7 @@ fn incremental_edges_equal_those_of_fresh_start() {
             let mut state = ClusterState::new();
             state.set_default_enforcement(default_enforcement(&worlds[2]));
             let mut edges = Edges::with_limit(limit);
-            let (mut changed, mut modulus) = (Changed::default(), 4);
+            let (mut changed, mut modulus) = (StateDelta::default(), 4);
             let mut known: BTreeSet<DeclaredLine> = BTreeSet::new();
             let moduli = moduli.iter().cycle();
             for ((number, change), next) in changes(&worlds, &steps, &order).into_iter().enumerate().zip(moduli) {
@@ -337,7 +343,7 @@ fn golden_cases_have_expected_edges_in_both_forms() {
     for case in golden::cases() {
         let mut edges = Edges::new();
         let app = |pod: &Pod| pod.labels.get("app").unwrap_or(&pod.name.name).clone();
-        let changes = edges.update(&golden::state_of(&case), &Changed::default(), &app, &BTreeSet::new());
+        let changes = edges.update(&golden::state_of(&case), &StateDelta::default(), &app, &BTreeSet::new());
         let text = |form| {
             let mut list = Allowlist::new(form);
             list.apply(&changes);

@@ -19,13 +19,13 @@ use std::path::Path;
 use std::process::Command;
 
 use agent::doctor::{Check, cheap};
-use kit::agent_process::{Ended, ended, ringfence};
+use kit::agent_process::{ProgramExit, ended, ringfence};
 use serde_json::Value;
 
 use crate::stage::{NODE, Stage, namespace, pod, set_all};
 
 /// Runs the doctor in the node's namespace, with temporary folders instead of the machine's.
-fn doctor(stage: &Stage, arguments: &[&str]) -> Ended {
+fn doctor(stage: &Stage, arguments: &[&str]) -> ProgramExit {
     stage.lab.node_exec(NODE, || ended(doctor_command(stage).args(arguments)))
 }
 
@@ -76,6 +76,7 @@ fn assert_unready_until(stage: &Stage, reason: &str, script: &str) {
 /// Runs a command of a shell in the node's namespace.
 #[track_caller]
 fn sh(stage: &Stage, script: &str) {
-    let Ended { code, stdout, stderr } = stage.lab.node_exec(NODE, || ended(Command::new("sh").args(["-ec", script])));
+    let ProgramExit { code, stdout, stderr } =
+        stage.lab.node_exec(NODE, || ended(Command::new("sh").args(["-ec", script])));
     assert_eq!(code, Some(0), "{script}: {stdout}{stderr}");
 }

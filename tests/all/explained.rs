@@ -8,7 +8,7 @@ mod questions;
 
 use std::path::{Path, PathBuf};
 
-use kit::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
+use kit::agent_process::{AgentProcess, ProgramExit, ask_socket, ringfence, run};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, probe_all};
 use kit::oracle::{Judgement, Probe, Side, World, judge, node_of, stays_on_node};
@@ -186,7 +186,8 @@ impl Stage {
     fn explain_through_program(&self, question: &Question, node: &str, about: &str) {
         let run_dir = self.run_dir(node);
         let answer = ask_socket(&run_dir, &question.target());
-        let (json, text) = (say(question, &run_dir, "json"), say(question, &run_dir, "text"));
+        let (json, text) =
+            (print_explanation(question, &run_dir, "json"), print_explanation(question, &run_dir, "text"));
         let explanations = read(&json.stdout);
         assert_eq!(explanations, read(&answer.body), "{about}: {question}");
         let status = if explanations.iter().all(|e| e.allowed) { 0 } else { 1 };
@@ -196,7 +197,7 @@ impl Stage {
     }
 }
 
-fn say(question: &Question, run_dir: &Path, output: &str) -> Ended {
+fn print_explanation(question: &Question, run_dir: &Path, output: &str) -> ProgramExit {
     let run_dir = run_dir.to_str().expect("a path of ours");
     let [source, destination, traffic] = question.words();
     run(["explain", source, destination, traffic, "--run-dir", run_dir, "--output", output])

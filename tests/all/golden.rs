@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use expect_test::expect_file;
 use kit::kernel_table::{listing_after_netlink, listing_after_text};
 use kit::netns::in_new_namespace;
-use policy::remote::wire::Baseline;
+use policy::remote::wire::RemoteBaseline;
 use policy::{
     Attachment, AttachmentId, ClusterState, EdgeHook, Enforcement, Layout, ObjectName, Translation, check, translate,
 };
@@ -58,7 +58,7 @@ pub(crate) fn state_of(case: &Path) -> ClusterState {
         state.learn(name.into(), address.parse().unwrap());
     }
     if let Ok(bytes) = std::fs::read(case.join("remote-sets.json")) {
-        let baseline: Baseline = serde_json::from_slice(&bytes).unwrap();
+        let baseline: RemoteBaseline = serde_json::from_slice(&bytes).unwrap();
         state.apply_remote(baseline.change());
     }
     if let Ok(reported) = std::fs::read(case.join("attachments.json")) {

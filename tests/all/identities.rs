@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use cluster::Watched;
+use cluster::Watchable;
 use context::directory::{Directory, Settings};
 use context::object::{WatchedKind, WatchedObject};
 use expect_test::{Expect, expect};
 use identity::{EndIdentity, LabelFilter, ReservedIdentity, Scheme, Space};
-use kit::agent_process::{Ended, ask_socket, run};
+use kit::agent_process::{ProgramExit, ask_socket, run};
 use kit::provider_process;
 use policy::{Change, ClusterState, Holder, Interner, lower};
 use proptest::prelude::*;
@@ -166,7 +166,7 @@ fn programs_agree_on_identities_of_manifests() {
 fn check(objects: &[Value], arguments: &[&str], expected: Expect) {
     let folder = folder(objects);
     let manifests = folder.path().to_str().unwrap();
-    let Ended { code, stdout, stderr } = run([&["identity", "--manifests", manifests], arguments].concat());
+    let ProgramExit { code, stdout, stderr } = run([&["identity", "--manifests", manifests], arguments].concat());
     expected.assert_eq(&format!("{stdout}{stderr}exit status {}\n", code.expect("no signal ended it")));
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cluster::{Problem, RequestTiming, SourceEvent, Sync, Watched, connect, watch_cluster};
+use cluster::{Problem, RequestTiming, SourceEvent, Sync, Watchable, connect, watch_cluster};
 use kit::fake_api::{DEADLINE, FakeApi, Faults, Verb};
 use policy::{Change, Kind, Object, lower};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn impatient() -> RequestTiming {
 }
 
 /// Events received from the source so far.
-struct InformerReader<O: Watched = Object> {
+struct InformerReader<O: Watchable = Object> {
     events: mpsc::Receiver<SourceEvent<O>>,
     task: JoinHandle<()>,
     objects: BTreeMap<(O::Kind, String), O>,
@@ -40,7 +40,7 @@ struct InformerReader<O: Watched = Object> {
     replaced: BTreeMap<O::Kind, usize>,
 }
 
-impl<O: Watched> InformerReader<O> {
+impl<O: Watchable> InformerReader<O> {
     async fn of(kubeconfig: &Path, timing: RequestTiming) -> InformerReader<O> {
         let connection = connect(Some(kubeconfig)).await.unwrap().with_timing(timing);
         let (sender, events) = mpsc::channel(8);

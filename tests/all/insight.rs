@@ -341,10 +341,10 @@ fn each_suggested_rule_is_needed() {
             let policies = suggested_values(&suggestions);
             for (at, policy) in policies.iter().enumerate() {
                 for direction in Direction::BOTH {
-                    let count = policy["spec"][direction.word()].as_array().map_or(0, Vec::len);
+                    let count = policy["spec"][direction.as_str()].as_array().map_or(0, Vec::len);
                     for rule in 0..count {
                         let mut fewer = policies.clone();
-                        fewer[at]["spec"][direction.word()].as_array_mut().unwrap().remove(rule);
+                        fewer[at]["spec"][direction.as_str()].as_array_mut().unwrap().remove(rule);
                         let without = with_policies(&state, &fewer);
                         let is_denied = |probe: &Probe| {
                             let (source, destination) = (probe.source, probe.destination);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use kit::agent_process::{Ended, ended, program, ringfence, run, until, without_variables};
+use kit::agent_process::{ProgramExit, ended, program, ringfence, run, until, without_variables};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ fn replace(path: &Path, text: &str) {
 fn single_run_copies_plugin_and_adds_entry() {
     let node = Node::new();
     node.write("10-net.conflist", &list("net"));
-    let Ended { code, stdout, stderr } = ended(&mut node.command());
+    let ProgramExit { code, stdout, stderr } = ended(&mut node.command());
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
     assert!(stderr.contains("entry is in "), "{stderr}");
     assert_eq!(node.plugins("10-net.conflist"), ["ptp", "portmap", "ringfence-cni"]);
@@ -262,7 +262,7 @@ fn invalid_plugin_is_refused_before_any_write() {
         ("#!/bin/sh\n# ringfence-cni\necho nothing\n", "invalid response to VERSION"),
     ] {
         node.write_plugin(text);
-        let Ended { code, stderr, .. } = ended(&mut node.command());
+        let ProgramExit { code, stderr, .. } = ended(&mut node.command());
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains(words), "{stderr}");
     }

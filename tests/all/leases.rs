@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cluster::lease::{LeaseState, Terms, hold_lease};
+use cluster::lease::{LeaseState, LeaseTerms, hold_lease};
 use cluster::{ApiClient, connect};
 use kit::fake_api::{DEADLINE, FakeApi, Verb};
 use policy::ObjectName;
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// For tests in which a Lease expires. Longer than a busy machine delays a renewal.
-const SHORT_TERMS: Terms = Terms {
+const SHORT_TERMS: LeaseTerms = LeaseTerms {
     duration: Duration::from_secs(3),
     renew_deadline: Duration::from_secs(2),
     retry: Duration::from_millis(50),
 };
 
 /// For tests in which no Lease may expire. A release may take as long as the retry interval.
-const LONG_TERMS: Terms = Terms {
+const LONG_TERMS: LeaseTerms = LeaseTerms {
     duration: Duration::from_secs(600),
     renew_deadline: Duration::from_secs(300),
     retry: Duration::from_secs(1),
@@ -31,7 +31,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    async fn start(api: &FakeApi, identity: &str, terms: Terms) -> Candidate {
+    async fn start(api: &FakeApi, identity: &str, terms: LeaseTerms) -> Candidate {
         let connection: ApiClient = connect(Some(&api.kubeconfig())).await.unwrap();
         let (sender, standing) = watch::channel(LeaseState::default());
         let name = ObjectName::new("ringfence", "context");

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use kit::agent_process::AgentProcess;
-use kit::prober::{Flow, ProbeReport, Probing, Way};
+use kit::prober::{Flow, ProbeReport, Probes, Way};
 use serde_json::{Value, json};
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, state_of};
@@ -84,7 +84,7 @@ fn flows_to_cut(stage: &Stage) -> Vec<Flow> {
 
 /// Writes the manifests and starts the flows, one to be cut and the others to live. Any owner of the table is accepted
 /// as long as the table enforces.
-fn probe<'a>(stage: &'a Stage, mut cut: Vec<Flow>) -> Probing<'a> {
+fn probe<'a>(stage: &'a Stage, mut cut: Vec<Flow>) -> Probes<'a> {
     for flow in &mut cut {
         Way::BOTH.into_iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, way));
     }
@@ -95,11 +95,11 @@ fn probe<'a>(stage: &'a Stage, mut cut: Vec<Flow>) -> Probing<'a> {
     let to_server = STRANGER.into_iter().zip(SERVER);
     let from_client = CLIENT.into_iter().zip(STRANGER);
     let denied: Vec<(IpAddr, IpAddr)> = to_server.chain(from_client).map(|(from, to)| (ip(from), ip(to))).collect();
-    Probing::start(&stage.lab, &denied, cut, alive)
+    Probes::start(&stage.lab, &denied, cut, alive)
 }
 
 /// An agent that enforces [`objects`], and a running prober, with flows that were allowed before.
-fn probed<'a>(stage: &'a Stage, owner: &str) -> (AgentProcess<'a>, Probing<'a>) {
+fn probed<'a>(stage: &'a Stage, owner: &str) -> (AgentProcess<'a>, Probes<'a>) {
     let open = ingress("open", "app=server", "app=stranger");
     stage.write_objects(FILE, &[objects(), vec![open]].concat());
     let mut agent = start(stage, owner);
@@ -113,7 +113,7 @@ fn probed<'a>(stage: &'a Stage, owner: &str) -> (AgentProcess<'a>, Probing<'a>) 
 
 /// No denied packet has arrived, and no allowed flow has stopped.
 #[track_caller]
-fn assert_protected(probing: Probing) -> ProbeReport {
+fn assert_protected(probing: Probes) -> ProbeReport {
     let seen = probing.end();
     println!("{seen:?}");
     assert_eq!(seen.leaked, Vec::<String>::new());

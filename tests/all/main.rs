@@ -20,7 +20,7 @@ mod folder;
 mod oracle;
 // YAML in, nft text and diagnostics out.
 mod golden;
-mod growth;
+mod kernel_cost;
 // Declared edges match the oracle, workload by workload.
 mod declared;
 // Suggested policies allow exactly the observed flows.

@@ -8,19 +8,19 @@ use nfnetlink::{CommitError, Kernel, clear_marks, repair};
 use nft::{
     Action, Chain, Comment, ConntrackDirection, Datum, Dynamic, Element, EtherType, Family, Field, Hook, IgmpType,
     InterfaceName, Key, KeyType, Limit, LinkAddressOption, Log, Match, Name, Operation, PacketPriority, Period,
-    Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
+    Protocol, ReroutingOption, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
 };
 
 // The source check of pods.
+mod commit_moment;
 mod edge;
 mod flow_monitor;
-mod moment;
+mod kernel_features;
 mod notifications;
 mod ownership;
 mod packet_log;
 mod records;
 mod rulesets;
-mod surroundings;
 use rulesets::{
     commented, empty, every_bridge_rule, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain,
     with_set,

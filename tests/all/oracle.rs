@@ -85,19 +85,19 @@ fn egress(rules: Value) -> Value {
     policy(json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"], "egress": rules}))
 }
 
-fn ask(world: &World, source: &str, destination: &str, protocol: u8, port: impl Into<Option<u16>>) -> Judgement {
+fn judge_flow(world: &World, source: &str, destination: &str, protocol: u8, port: impl Into<Option<u16>>) -> Judgement {
     let [source, destination] = [source, destination].map(|text| text.parse().expect("an address"));
     judge(world, "here", &Probe { source, destination, protocol, port: port.into() })
 }
 
 /// The verdict of ingress to `web` on TCP port 80 from a source.
 fn from(world: &World, source: &str) -> Side {
-    ask(world, source, WEB, TCP, 80).ingress
+    judge_flow(world, source, WEB, TCP, 80).ingress
 }
 
 /// The verdict of egress from `web` on TCP port 80 to a destination.
 fn to(world: &World, destination: &str) -> Side {
-    ask(world, WEB, destination, TCP, 80).egress
+    judge_flow(world, WEB, destination, TCP, 80).egress
 }
 
 #[track_caller]
@@ -113,7 +113,7 @@ fn assert_ports(ports: Value, allowed: &[(u8, u16)], denied: &[(u8, u16)]) {
     let world = world([ingress(json!([{"ports": ports}]))]);
     for (pairs, expected) in [(allowed, Allowed), (denied, Denied)] {
         for (protocol, port) in pairs {
-            assert_eq!(ask(&world, OUTSIDE, WEB, *protocol, *port).ingress, expected, "{protocol} {port}");
+            assert_eq!(judge_flow(&world, OUTSIDE, WEB, *protocol, *port).ingress, expected, "{protocol} {port}");
         }
     }
 }

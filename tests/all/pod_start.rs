@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use cni::{AttachmentKey, store};
 use kit::agent_process::AgentProcess;
-use kit::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
+use kit::cni_runtime::{Container, ProbeSender, Prober, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
-use kit::prober::{Arrived, Sent, arrivals, count_arrivals};
+use kit::prober::{PacketArrivals, Sent, arrivals, count_arrivals};
 use policy::{Attachment, ClusterState, ObjectName};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -197,7 +197,7 @@ impl Pod {
         Prober::ready(&self.sandbox, SocketAddr::new(to, PORT))
     }
 
-    fn send(&self, to: IpAddr) -> Sending {
+    fn send(&self, to: IpAddr) -> ProbeSender {
         self.ready_to_send(to).start(PROBE)
     }
 }
@@ -226,7 +226,7 @@ fn reaches(from: &Running, to: &Running) -> [bool; 2] {
         let Sent { datagrams, connections } = from.pod.send(at).end();
         assert!(datagrams > 0 && connections > 0, "{datagrams} datagrams and {connections} SYNs were sent");
         let arrived = to.pod.sandbox.run(arrivals);
-        arrived.get(&from.addresses[family]).is_some_and(|Arrived { datagrams, connections }| {
+        arrived.get(&from.addresses[family]).is_some_and(|PacketArrivals { datagrams, connections }| {
             assert_eq!(*datagrams > 0, *connections > 0, "{arrived:?}");
             *datagrams > 0
         })

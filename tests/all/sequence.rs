@@ -10,8 +10,8 @@ use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
 use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{
-    Attachment, AttachmentId, Change, Changed, ClusterState, EdgeHook, Enforcement, Kind, Layout, Object, Translation,
-    Translator, translate,
+    Attachment, AttachmentId, Change, ClusterState, EdgeHook, Enforcement, Kind, Layout, Object, StateDelta,
+    Translation, Translator, translate,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -52,7 +52,7 @@ pub(crate) enum StateChange {
 }
 
 impl StateChange {
-    pub(crate) fn apply(self, state: &mut ClusterState) -> Changed {
+    pub(crate) fn apply(self, state: &mut ClusterState) -> StateDelta {
         match self {
             StateChange::Object(change) => state.apply(change),
             StateChange::Remote(change) => state.apply_remote(change),
@@ -184,13 +184,13 @@ fn link() -> impl Strategy<Value = Link> {
 }
 
 /// The numbers of attachments follow their order.
-fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterState) -> Changed {
+fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterState) -> StateDelta {
     let attachments: Vec<Attachment> = state.attachments().map(|a| (**a).clone()).collect();
     match link {
         Link::Attach { pod, known, interface, bridged } => {
             let pods: Vec<&policy::Pod> = objects.iter().filter_map(pod_of).collect();
             if pods.is_empty() {
-                return Changed::default();
+                return StateDelta::default();
             }
             let pod = pod.get(&pods);
             state.attach(Attachment {
@@ -212,7 +212,7 @@ fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterSt
                 since: number,
             })
         }
-        Link::Detach(_) if attachments.is_empty() => Changed::default(),
+        Link::Detach(_) if attachments.is_empty() => StateDelta::default(),
         Link::Detach(index) => state.detach(&index.get(&attachments).id),
         Link::Reread(kept) => {
             let kept = attachments.into_iter().zip(kept.iter().cycle()).filter(|(_, kept)| **kept);
@@ -239,7 +239,7 @@ fn incremental_translation_equals_fresh_one_after_every_change() {
         let objects: Vec<Object> = worlds.iter().flat_map(lowered).collect();
         let (mut state, mut translator) = (ClusterState::new(), Translator::new(NODE, layout.clone()));
         state.set_default_enforcement(default_enforcement(&worlds[2]));
-        let (mut links, mut changed) = (links.iter().zip(1..), Changed::default());
+        let (mut links, mut changed) = (links.iter().zip(1..), StateDelta::default());
         for (number, change) in changes(&worlds, &steps, &order).into_iter().enumerate() {
             changed.join(change.apply(&mut state));
             if let Some((link, number)) = links.next() {

@@ -7,7 +7,7 @@ use kit::agent_process::{AgentProcess, program, ringfence, without_variables};
 use kit::fake_api::FakeApi;
 use kit::kernel_table::nft;
 use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
-use nfnetlink::{Kernel, Observed, repair};
+use nfnetlink::{Kernel, TableSnapshot, repair};
 use policy::{
     ANSWER_PREFIX, Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, FORWARD_CHAIN, Kind, Layout, lower,
     translate,
@@ -150,7 +150,7 @@ impl Stage {
         self.lab.node_exec(NODE, || Kernel::open().expect("nf_tables").generation().expect("a generation"))
     }
 
-    pub(crate) fn observed(&self) -> Option<Observed> {
+    pub(crate) fn observed(&self) -> Option<TableSnapshot> {
         let table = nft::Table::inet(nft::Name::new("ringfence").expect("a name"));
         self.lab.node_exec(NODE, || Kernel::open().expect("nf_tables").read(&table).expect("the table is readable"))
     }
@@ -160,7 +160,7 @@ impl Stage {
         self.generation_of(&self.observed().expect("a table of ours"))
     }
 
-    pub(crate) fn generation_of(&self, observed: &Observed) -> u32 {
+    pub(crate) fn generation_of(&self, observed: &TableSnapshot) -> u32 {
         let mark = observed.accepted_mark(FORWARD_CHAIN, self.mask).expect("a table of ours");
         self.layout().generation_at(mark).expect("a mark of ours").number()
     }

@@ -9,6 +9,9 @@ use super::walls::{product_code, source_files};
 /// not fit a line of a failed run.
 const MOST_WORDS: usize = 8;
 
+/// Every folder with manifests or scripts.
+const COMMENTED_FOLDERS: [&str; 6] = [".github", "deploy", "examples", "fuzz/regressions", "scripts", "tests"];
+
 /// Every folder with members of the workspace, and the fuzz targets.
 const FOLDERS: [&str; 3] = ["crates", "fuzz", "tests"];
 
@@ -102,10 +105,62 @@ const BANNED_TYPE_NAMES: [&str; 17] = [
     "Placed", "Heard", "Said", "Given", "Taken",
 ];
 
+/// Names of visible types that end as participles do. Each is a noun.
+const NOUNS: [(&str, &str); 4] = [
+    ("Finding", "a result of `ringfence doctor`"),
+    ("Listing", "the entries of a folder"),
+    ("Need", "whether the initial sync requires a kind"),
+    ("Ring", "a ring buffer"),
+];
+
+/// Names of visible types that are participles, until their module is revised.
+const PARTICIPLES: [&str; 2] = ["Aged", "Denied"];
+
 /// File names that do not say what is in the file.
-const BANNED_FILE_NAMES: [&str; 20] = [
-    "told", "alike", "stars", "standing", "slots", "placed", "matches", "room", "strays", "promises", "seen", "kept",
-    "lean", "known", "followed", "utils", "util", "common", "misc", "helpers",
+const BANNED_FILE_NAMES: [&str; 43] = [
+    "told",
+    "alike",
+    "stars",
+    "standing",
+    "slots",
+    "placed",
+    "matches",
+    "room",
+    "strays",
+    "promises",
+    "seen",
+    "kept",
+    "lean",
+    "known",
+    "followed",
+    "utils",
+    "util",
+    "common",
+    "misc",
+    "helpers",
+    "elsewhere",
+    "shared",
+    "keeping",
+    "following",
+    "leading",
+    "redirecting",
+    "isolating",
+    "judging",
+    "lacks",
+    "plain",
+    "tally",
+    "emit",
+    "related",
+    "logged",
+    "tracked",
+    "book",
+    "packed",
+    "changed",
+    "unrecorded",
+    "moment",
+    "surroundings",
+    "chance",
+    "shots",
 ];
 
 /// Crates with the messages of other projects' protocols: their types have the protocol's names.
@@ -130,17 +185,36 @@ fn banned_in(comment: &str) -> Option<&'static str> {
     wording.or_else(|| BANNED_OPENINGS.iter().find(|opening| comment.starts_with(**opening))).copied()
 }
 
-/// The name of the type that a line declares, and whether the type is public.
-fn type_name(line: &str) -> Option<(&str, bool)> {
+/// Where a type is visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Visibility {
+    Module,
+    /// `pub(crate)`, `pub(super)` and `pub(in path)`.
+    Crate,
+    Public,
+}
+
+/// The name of the type that a line declares, and where the type is visible.
+fn type_name(line: &str) -> Option<(&str, Visibility)> {
     let line = line.trim_start();
-    let public = line.starts_with("pub ");
+    let visibility = match line {
+        line if line.starts_with("pub ") => Visibility::Public,
+        line if line.starts_with("pub(") => Visibility::Crate,
+        _ => Visibility::Module,
+    };
     let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
         Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
         None => rest,
     });
     let mut words = line.trim_start().split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
     matches!(words.next()?, "struct" | "enum" | "trait" | "type" | "union")
-        .then(|| words.next().map(|name| (name, public)))?
+        .then(|| words.next().map(|name| (name, visibility)))?
+}
+
+/// Whether a name is one word with the ending of a participle.
+fn is_participle(name: &str) -> bool {
+    let is_one_word = !name.contains('_') && name.chars().filter(|c| c.is_uppercase()).count() == 1;
+    is_one_word && (name.ends_with("ed") || name.ends_with("ing"))
 }
 
 /// Every source file below the folders, by its path from the root of the workspace.
@@ -175,6 +249,46 @@ fn comments_use_no_banned_wording() {
         }
     }
     assert_none(found, "comments with wording that CONTRIBUTING.md rules out");
+}
+
+/// Manifests, workflows and scripts below the folders that have any, by their path from the root of the workspace.
+fn manifests_and_scripts() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut folders: Vec<_> = COMMENTED_FOLDERS.iter().map(|folder| root.join(folder)).collect();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            // A script without an extension begins with its interpreter.
+            let extension = path.extension().map_or("", |extension| extension.to_str().unwrap());
+            let text = match extension {
+                "yaml" | "yml" | "sh" | "" => String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned(),
+                _ => continue,
+            };
+            if !extension.is_empty() || text.starts_with("#!") {
+                files.push((path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned(), text));
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn manifests_and_scripts_use_no_banned_wording() {
+    let (mut found, files) = (Vec::new(), manifests_and_scripts());
+    assert!(files.len() > 100, "found only {} files", files.len());
+    for (path, text) in files {
+        for (index, line) in text.lines().enumerate() {
+            // In place of the sentence's start, a line may have its continuation: openings are not checked.
+            let comment = line.split_once('#').map_or("", |(_, comment)| comment).trim_start();
+            let wording = banned_in(comment).filter(|wording| !BANNED_OPENINGS.contains(wording));
+            found.extend(wording.map(|wording| format!("{path}:{}: '{wording}': {comment}", index + 1)));
+        }
+    }
+    assert_none(found, "comments of manifests and scripts with wording that CONTRIBUTING.md rules out");
 }
 
 /// The string literals of a line of code that have several words, without their placeholders.
@@ -241,14 +355,17 @@ fn short_files_state_their_reason() {
 fn types_and_files_are_named_by_nouns() {
     let mut found = Vec::new();
     for (path, text) in sources() {
+        let of_protocol = PROTOCOL_CRATES.iter().any(|name| path.starts_with(&format!("crates/{name}/")));
         let stem = Path::new(&path).file_stem().unwrap().to_str().unwrap();
         if BANNED_FILE_NAMES.contains(&stem) {
             found.push(format!("{path}: file name"));
         }
         for (index, line) in text.lines().enumerate() {
-            if let Some((name, _)) = type_name(line)
-                && BANNED_TYPE_NAMES.contains(&name)
-            {
+            let Some((name, visibility)) = type_name(line) else { continue };
+            let is_allowed = PARTICIPLES.contains(&name) || NOUNS.iter().any(|(noun, _)| *noun == name);
+            let is_visible_participle =
+                visibility != Visibility::Module && is_participle(name) && !is_allowed && !of_protocol;
+            if is_visible_participle || BANNED_TYPE_NAMES.contains(&name) {
                 found.push(format!("{path}:{}: type {name}", index + 1));
             }
         }
@@ -256,23 +373,29 @@ fn types_and_files_are_named_by_nouns() {
     assert_none(found, "names that do not say what the thing is");
 }
 
+/// Public types have one name in the workspace, and types that other modules see have one in their crate.
 #[test]
-fn public_type_names_are_unique() {
-    let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+fn visible_type_names_are_unique() {
+    let mut files: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for (path, text) in sources() {
         let Some((of, _)) = path.strip_prefix("crates/").and_then(|path| path.split_once('/')) else { continue };
         if PROTOCOL_CRATES.contains(&of) {
             continue;
         }
-        for (name, public) in text.lines().filter_map(type_name) {
-            if public {
-                files.entry(name.to_owned()).or_default().insert(path.clone());
+        for (name, visibility) in text.lines().filter_map(type_name) {
+            let scopes: &[&str] = match visibility {
+                Visibility::Public => &["workspace", of],
+                Visibility::Crate => &[of],
+                Visibility::Module => &[],
+            };
+            for scope in scopes {
+                files.entry((name.to_owned(), (*scope).to_owned())).or_default().insert(path.clone());
             }
         }
     }
     files.retain(|_, files| files.len() > 1);
-    let shared = files.iter().map(|(name, files)| format!("{name}: {files:?}"));
-    assert_none(shared.collect(), "public types of one name in several files");
+    let shared = files.iter().map(|((name, scope), files)| format!("{name} in {scope}: {files:?}"));
+    assert_none(shared.collect(), "types of one name in several files");
 }
 
 #[test]
@@ -294,9 +417,16 @@ fn banned_wording_is_found_in_prose_only() {
     assert!(messages_of("// \"need not\"").next().is_none());
     let continued = joined_literals("f(\"it need \\\n        not\")\ng()");
     assert_eq!(continued, "f(\"it need not\")\ng()");
-    assert_eq!(type_name("    pub(super) struct Told<T> {"), Some(("Told", false)));
-    assert_eq!(type_name("pub enum Kind {"), Some(("Kind", true)));
+}
+
+#[test]
+fn types_are_found_with_visibility() {
+    assert_eq!(type_name("    pub(super) struct Told<T> {"), Some(("Told", Visibility::Crate)));
+    assert_eq!(type_name("pub enum Kind {"), Some(("Kind", Visibility::Public)));
+    assert_eq!(type_name("type Key = u8;"), Some(("Key", Visibility::Module)));
     assert_eq!(type_name("let structure = 1;"), None);
+    assert!(is_participle("Changed") && is_participle("Keeping"));
+    assert!(!is_participle("StateDelta") && !is_participle("RecordedFlows") && !is_participle("FeedStarted"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use kit::agent_process::{Ended, ended, program, ringfence, without_variables};
+use kit::agent_process::{ProgramExit, ended, program, ringfence, without_variables};
 use serde_json::Value;
 
 use crate::accounting::accounting;
@@ -61,7 +61,7 @@ impl Scene {
         self.stage.nft(&format!("-f {}", file.display()));
     }
 
-    fn uninstall(&self, arguments: &[&str]) -> Ended {
+    fn uninstall(&self, arguments: &[&str]) -> ProgramExit {
         let mut command = ringfence();
         command.arg("uninstall").arg("--cni-conf-dir").arg(self.node.path("net.d"));
         command.arg("--cni-bin-dir").arg(self.node.path("bin")).arg("--run-dir").arg(self.stage.run_dir());
@@ -72,7 +72,7 @@ impl Scene {
 
     /// The report, without the scene's paths.
     fn report(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let Ended { code, stdout, stderr } = self.uninstall(arguments);
+        let ProgramExit { code, stdout, stderr } = self.uninstall(arguments);
         assert_eq!(stderr, "");
         let run_dir = self.stage.run_dir();
         let text = stdout.replace(run_dir.to_str().unwrap(), "RUN").replace(self.node.path("").to_str().unwrap(), "");
@@ -140,7 +140,7 @@ fn folders_that_are_mount_points_are_emptied() {
             command.arg("--cni-conf-dir").arg(scene.node.path("net.d"));
             command.arg("--cni-bin-dir").arg(scene.node.path("bin"));
             command.env("ROOT", &root).env("RUN", &run_dir).env("STATE", scene.node.path("state"));
-            let Ended { code, stdout, stderr } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
+            let ProgramExit { code, stdout, stderr } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
             assert_eq!((code, &*stderr), (Some(0), ""), "{remount}: {stdout}");
             assert!(!stdout.contains("failed"), "{stdout}");
         }
@@ -163,7 +163,7 @@ fn a_rehearsal_tells_the_same_and_changes_nothing() {
 #[test]
 fn the_report_is_there_as_json() {
     let scene = Scene::installed();
-    let Ended { code, stdout, .. } = scene.uninstall(&["--output", "json", "--keep-plugin"]);
+    let ProgramExit { code, stdout, .. } = scene.uninstall(&["--output", "json", "--keep-plugin"]);
     let lines: Value = serde_json::from_str(&stdout).unwrap();
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
     let expected = [["removed", "kept"].as_slice(), &["removed"; 9]].concat();
@@ -176,19 +176,19 @@ fn a_living_agent_is_not_worked_against() {
     let scene = Scene::new();
     assert_eq!(ended(&mut scene.install()).code, Some(0));
     let agent = scene.stage.start_on_manifests();
-    let Ended { code, stdout, stderr } = scene.uninstall(&[]);
+    let ProgramExit { code, stdout, stderr } = scene.uninstall(&[]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     for words in ["an agent is running", "agent.lock", "delete daemonset", "--force"] {
         assert!(stderr.contains(words), "{stderr}");
     }
     assert!(scene.stage.tables().contains("ringfence") && scene.node.read("10-net.conflist").contains("ringfence-cni"));
 
-    let Ended { code, stdout, stderr } = scene.uninstall(&["--dry-run"]);
+    let ProgramExit { code, stdout, stderr } = scene.uninstall(&["--dry-run"]);
     assert!(code == Some(0) && stderr.starts_with("warning: an agent is running"), "{stderr}");
     assert!(stdout.lines().all(|line| line.starts_with("would remove") || line.starts_with("not there")), "{stdout}");
     assert!(stdout.contains("would remove the folder"), "{stdout}");
 
-    let Ended { code, stdout, stderr } = scene.uninstall(&["--force"]);
+    let ProgramExit { code, stdout, stderr } = scene.uninstall(&["--force"]);
     assert!(stderr.starts_with("warning: an agent is running"), "{stderr}");
     assert!(stdout.contains("a running process uses it"), "{stdout}");
     assert_eq!((code, scene.node.read("10-net.conflist")), (Some(1), list("net")));
@@ -206,11 +206,11 @@ fn whoever_would_put_the_entry_back_is_named() {
     let mut command = ringfence();
     command.arg("uninstall");
     scene.node.folders(&mut command);
-    let Ended { code, stderr, .. } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
+    let ProgramExit { code, stderr, .. } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
     assert_eq!(code, Some(2));
     assert!(stderr.contains("'ringfence install-cni --watch' is running"), "{stderr}");
     drop(installer);
-    let Ended { code, .. } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
+    let ProgramExit { code, .. } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
     assert_eq!((code, scene.node.read("10-net.conflist")), (Some(0), list("net")));
 }
 

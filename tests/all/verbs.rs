@@ -9,7 +9,7 @@ mod explain;
 
 use std::path::Path;
 
-use kit::agent_process::{Ended, ended, run, run_unread};
+use kit::agent_process::{ProgramExit, ended, run, run_unread};
 use tempfile::TempDir;
 
 /// Two pods of one node and one of another, dual-stack, and a named port.
@@ -58,9 +58,9 @@ fn folder(text: &str) -> TempDir {
 }
 
 /// The verb's output for the folder, whose path is replaced by `DIR`.
-fn say(folder: &Path, arguments: &[&str]) -> String {
+fn output(folder: &Path, arguments: &[&str]) -> String {
     let folder = folder.to_str().expect("UTF-8");
-    let Ended { code, stdout, stderr } = run(arguments.iter().copied().chain(["--manifests", folder]));
+    let ProgramExit { code, stdout, stderr } = run(arguments.iter().copied().chain(["--manifests", folder]));
     let streams = [("", stdout), ("stderr: ", stderr)];
     let lines = streams.iter().flat_map(|(mark, text)| text.lines().map(move |line| format!("{mark}{line}\n")));
     let text: String = lines.collect();
@@ -70,7 +70,7 @@ fn say(folder: &Path, arguments: &[&str]) -> String {
 #[test]
 fn every_shell_gets_its_completions() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let Ended { code, stdout, stderr } = run(["completions", shell]);
+        let ProgramExit { code, stdout, stderr } = run(["completions", shell]);
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         for word in ["ringfence", "node-name", "what-if", "filename", "suggest", "exclude-namespace", "cluster"] {
             assert!(stdout.contains(word), "{shell}: {word}: {stdout}");
@@ -147,7 +147,7 @@ fn verbs_succeed_when_reader_closes_pipe_early() {
         &["check", "--manifests", shop, "-o", "json"],
         &["completions", "bash"],
     ] {
-        let Ended { code, stderr, .. } = run_unread(arguments);
+        let ProgramExit { code, stderr, .. } = run_unread(arguments);
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
     }
     let wrong = run_unread(["check", "--manifests", "/nowhere/manifests"]);

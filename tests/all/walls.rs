@@ -232,7 +232,7 @@ fn agent_commits_only_through_its_transactions() {
 }
 
 /// Words of the product, which a crate about nftables or netlink does not know.
-const PRODUCT_WORDS: [&str; 5] = ["ringfence", "networkpolicy", "networkpolicies", "pod", "pods"];
+const PRODUCT_WORDS: [&str; 6] = ["ringfence", "agent", "networkpolicy", "networkpolicies", "pod", "pods"];
 
 #[test]
 fn netlink_crates_use_no_words_of_product() {

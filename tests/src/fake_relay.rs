@@ -177,14 +177,14 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
             (Some(Fault::Refuse(code)), _) => code,
             (_, false) => 401,
             (Some(Fault::TakeAndRefuse(code)), true) => {
-                take(&mut lock(state), &head, body);
+                record_push(&mut lock(state), &head, body);
                 code
             }
             (Some(Fault::TakeAndReset), true) => {
-                take(&mut lock(state), &head, body);
+                record_push(&mut lock(state), &head, body);
                 return reset(stream);
             }
-            (Some(Fault::ResetHalfWay) | None, true) => take(&mut lock(state), &head, body),
+            (Some(Fault::ResetHalfWay) | None, true) => record_push(&mut lock(state), &head, body),
         };
         *lock(state).answers.entry(code).or_default() += 1;
         let says = if code < 300 { "" } else { "the fake says no\nand more" };
@@ -222,7 +222,7 @@ fn reset(stream: TcpStream) -> io::Result<()> {
 }
 
 /// Accepts a push, and returns the status. All 2xx are equivalent.
-fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
+fn record_push(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
     let Head { method, path, query, .. } = head;
     let media_type = head.header("content-type");
     let words: Vec<&str> = path.split('/').collect();

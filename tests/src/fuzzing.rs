@@ -24,7 +24,7 @@ pub use remote_sets::remote_sets;
 pub use rulesets::rulesets;
 
 use cni::protocol::{Request, Response};
-use feed::sse::{self, Parsed, Parser};
+use feed::sse::{self, ParsedEvent, Parser};
 use feed::{Follower, Next, Position};
 use nft::{Packet, Stop, evaluate};
 use policy::{Change, ClusterState, Kind, Layout, check, lower, translate};
@@ -273,7 +273,7 @@ pub fn stream(bytes: &[u8]) {
     }
 }
 
-fn parsed<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Parsed> {
+fn parsed<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<ParsedEvent> {
     let (mut parser, mut events) = (Parser::new(), vec![]);
     for piece in pieces {
         if parser.push(piece, &mut events).is_err() {

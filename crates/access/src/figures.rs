@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use cluster::TokenReview;
-use listener::tls::{Refused, TlsStatus};
+use listener::tls::{RefusalReason, TlsStatus};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -93,7 +93,7 @@ impl AccessFigures {
     }
 
     /// A failed handshake; refused connections are counted elsewhere.
-    pub fn refused_handshake(&self, refused: Refused) {
+    pub fn refused_handshake(&self, refused: RefusalReason) {
         if let Some(reason) = handshake_reason(refused) {
             self.refused_handshakes.get_or_create(&[(REASON, reason)]).inc();
         }
@@ -129,11 +129,11 @@ impl AccessFigures {
     }
 }
 
-fn handshake_reason(refused: Refused) -> Option<&'static str> {
+fn handshake_reason(refused: RefusalReason) -> Option<&'static str> {
     match refused {
-        Refused::TooManyConnections => None,
-        Refused::HandshakeEvicted => Some(EVICTED),
-        Refused::HandshakeTimedOut => Some(TIMED_OUT),
-        Refused::HandshakeFailed => Some(FAILED),
+        RefusalReason::TooManyConnections => None,
+        RefusalReason::HandshakeEvicted => Some(EVICTED),
+        RefusalReason::HandshakeTimedOut => Some(TIMED_OUT),
+        RefusalReason::HandshakeFailed => Some(FAILED),
     }
 }

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::serve::Listener;
 use jiff::Timestamp;
 use listener::ListenerLimits;
-use listener::tls::{HandshakeLimits, Refused, TlsFiles, TlsStatus};
+use listener::tls::{HandshakeLimits, RefusalReason, TlsFiles, TlsStatus};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -134,8 +134,8 @@ impl PortSecurity {
         };
         let figures = self.figures.clone();
         let refused = Arc::new(move |refused| match refused {
-            Refused::TooManyConnections => refuse_connection(),
-            Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
+            RefusalReason::TooManyConnections => refuse_connection(),
+            RefusalReason::HandshakeEvicted | RefusalReason::HandshakeTimedOut | RefusalReason::HandshakeFailed => {
                 figures.refused_handshake(refused);
             }
         });

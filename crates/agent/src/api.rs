@@ -31,7 +31,7 @@ pub(crate) const LIVE: &str = "/healthz";
 /// `GET`: whether the rules are in force, as text. Also on the TCP port.
 pub(crate) const READY: &str = "/readyz";
 
-/// `GET` with an [`ExplainQuery`]: a list of [`Explained`], one for each address family.
+/// `GET` with an [`ExplainQuery`]: a list of [`ExplainResponse`], one for each address family.
 pub(crate) const EXPLAIN: &str = "/v1/explain";
 
 /// `GET` with an [`identity::IdentityQuery`]: an [`identity::IdentityReport`].
@@ -96,7 +96,7 @@ pub(crate) struct ExplainQuery {
 
 /// Verdict of the policies for a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Explained {
+pub(crate) struct ExplainResponse {
     #[serde(flatten)]
     pub(crate) explanation: Explanation,
     /// Null while the name of the cluster is unknown.
@@ -166,7 +166,7 @@ mod tests {
             policy::Traffic::Port(nft::Protocol::Tcp, 80),
         );
         golden(
-            &vec![Explained {
+            &vec![ExplainResponse {
                 explanation,
                 source_identity: Some(EndIdentity::reserved(::identity::ReservedIdentity::World, None)),
                 destination_identity: None,

@@ -21,7 +21,8 @@ use policy::{Layout, NamedTraffic, PartyName};
 
 pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
 pub(crate) use self::insight::{ObservationArguments, SuggestArguments, SuggestionOutput, WhatIfArguments};
-pub(crate) use agent::{AgentArguments, Switch};
+pub(crate) use agent::AgentArguments;
+pub(crate) use console::Switch;
 pub(crate) use dns::DnsArguments;
 pub(crate) use flow_delivery::FlowDeliveryArguments;
 pub(crate) use flows::{FlowNameArguments, FlowOutput, FlowsArguments};

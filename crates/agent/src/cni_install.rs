@@ -16,7 +16,7 @@ use crate::conflist::{self, ConflistEntry, Unusable};
 use files::{RewriteOutcome, candidates, is_conflist, leftovers, read, rewrite};
 
 pub(crate) use plugin::{Plugin, is_ours as is_our_plugin, path_in as plugin_path};
-pub(crate) use watch::{Watched, watch};
+pub(crate) use watch::{InstalledFiles, watch};
 
 /// Suffix of a list derived from a `.conf` file. A hyphen sorts before the dot of an extension, so runtimes, which take
 /// the first name in lexical order, take the derived list instead of its source.

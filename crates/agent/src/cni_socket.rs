@@ -57,7 +57,7 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
     let mut line = Vec::new();
     timeout(REQUEST_TIMEOUT, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
     let response = match Request::from_line(&line) {
-        Ok(request) => ask(request, &events).await,
+        Ok(request) => enqueue_request(request, &events).await,
         Err(error) => Some(Response::Failed { reason: format!("invalid request of the CNI plugin: {error}") }),
     };
     if let Some(response) = response {
@@ -68,7 +68,7 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
 
 /// `None` if the agent is stopping: the connection is then closed without a response, and the plugin retries with the
 /// next agent.
-async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
+async fn enqueue_request(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
     let (call, answer) = match request {
         Request::Add { attachment, timeout_millis } => {
             let (reply, answer) = oneshot::channel();

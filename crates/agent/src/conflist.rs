@@ -4,14 +4,14 @@
 //! the previous text. This module does not access files.
 
 mod document;
-mod style;
+mod formatting;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use document::Document;
-use style::Style;
+use formatting::Style;
 
 /// The `type` of the entry, which is also the plugin's file name.
 pub const PLUGIN: &str = "ringfence-cni";
@@ -86,7 +86,7 @@ pub fn with_entry(text: &str, entry: &ConflistEntry, cni_versions: &[String]) ->
             let Some(last) = plugins.last() else { return Err(Unusable::Odd("the list of plugins is empty")) };
             let separator = match &plugins[..] {
                 [.., before, _] => text[before.span.end..last.span.start].to_owned(),
-                _ => format!(",{}", style::lead(text, last.span.start)),
+                _ => format!(",{}", formatting::lead(text, last.span.start)),
             };
             let written = Style::of(text, last).write(&entry.fields());
             let (head, tail) = text.split_at(last.span.end);

@@ -16,5 +16,6 @@ pub(crate) use reader::{AnswerReader, CopiedAnswer};
 pub(crate) use resolvers::{DEFAULT_PODS, DEFAULT_RESOLVER, ResolverPods, Resolvers};
 pub(crate) use saved::{SAVES_APART, SavedNames};
 pub(crate) use table::{
-    Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS, MOST_ADDRESSES_OF_NAME, NameMatch,
+    LearnOutcome, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS, MOST_ADDRESSES_OF_NAME,
+    NameMatch,
 };

@@ -9,9 +9,9 @@ mod cni_side;
 mod enforcement;
 mod finding;
 mod flow_records;
+mod foreign_rules;
 mod kernel;
 mod network;
-mod others;
 pub mod self_test;
 mod services;
 mod sysctl;
@@ -22,7 +22,7 @@ use std::path::Path;
 
 use nft::Name;
 
-use crate::flows::accounting::{EVENTS, Setting};
+use crate::flows::accounting::{ConntrackSetting, EVENTS};
 use sysctl::Sysctls;
 
 pub(crate) use cni_side::CniPlaces;
@@ -34,12 +34,16 @@ pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::
     let (attachments, stored) = cni_side::attachments(places.run_dir);
     let kernel = kernel::gather_and_try(root);
     let mut findings = kernel::findings(&kernel);
-    let settings = Sysctls::read(root, Setting::ALL.map(Setting::path).into_iter().chain([EVENTS]));
+    let settings = Sysctls::read(root, ConntrackSetting::ALL.map(ConntrackSetting::path).into_iter().chain([EVENTS]));
     findings.extend(flow_records::findings(enforcement.records_flows(), &settings, kernel.fill()));
     findings.extend(tc_ingress::finding(&tc_ingress::gather(), &attachments));
     findings.extend(network::findings(&network::gather(root, attachments)));
     findings.extend(tunnels::finding(&tunnels::gather(), enforcement.tunnel_ports()));
-    findings.extend(others::findings(&others::gather(root), &enforcement.table_name, enforcement.isolates_pods()));
+    findings.extend(foreign_rules::findings(
+        &foreign_rules::gather(root),
+        &enforcement.table_name,
+        enforcement.isolates_pods(),
+    ));
     findings.extend(enforcement::findings(&enforcement));
     findings.extend(cni_side::findings(&cni_side::gather(places, stored)));
     Ok(findings)
@@ -52,7 +56,7 @@ pub fn cheap(root: &Path, run_dir: &Path, isolates_pods: bool) -> Vec<Finding> {
     let (attachments, _) = cni_side::attachments(run_dir);
     let mut findings = kernel::findings(&kernel::gather(root));
     findings.extend(network::findings(&network::gather(root, attachments)));
-    findings.push(others::flowtables(&others::gather_flowtables(), isolates_pods));
+    findings.push(foreign_rules::flowtables(&foreign_rules::gather_flowtables(), isolates_pods));
     findings.retain(|finding| finding.severity == FindingSeverity::Error);
     findings
 }

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Foreign, Kernel, Notifications};
 use nft::{InvalidPart, Name, Ruleset, Table};
-use policy::{Changed, ClusterState, Generation, Layout, Revocations, TABLE_COMMENT, Translation, Translator};
+use policy::{ClusterState, Generation, Layout, Revocations, StateDelta, TABLE_COMMENT, Translation, Translator};
 
 use crate::api::TableVerdict;
-use crate::isolation::{Covered, Release};
+use crate::isolation_release::{CoveredPods, ReleaseResult};
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
 use crate::transaction::{COMMIT, CommitWith, RepairMode};
@@ -68,7 +68,7 @@ pub(crate) struct Enforcer {
 }
 
 /// Result of a successful attempt to enforce.
-pub(crate) struct Enforced {
+pub(crate) struct EnforceResult {
     pub(crate) translation: Translation,
     /// `None` if the kernel already had the right rules.
     pub(crate) commit: Option<Commit>,
@@ -186,7 +186,8 @@ impl Enforcer {
     /// # Errors
     /// If its table cannot be read or changed.
     pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<bool> {
-        let Release { released, kept } = crate::isolation::release(&mut self.kernel, &Covered::of(state))?;
+        let ReleaseResult { released, kept } =
+            crate::isolation_release::release(&mut self.kernel, &CoveredPods::of(state))?;
         if released > 0 {
             tracing::info!(addresses = released, "adopted pods that the CNI plugin had isolated without the agent");
         }
@@ -199,7 +200,7 @@ impl Enforcer {
     }
 
     /// Takes note of a delta that was translated: interfaces that were missing may be present now.
-    pub(crate) fn follow(&mut self, delta: &Changed) {
+    pub(crate) fn follow(&mut self, delta: &StateDelta) {
         if delta.attachments() {
             self.ended_ports.clear();
         }
@@ -220,7 +221,7 @@ impl Enforcer {
     }
 
     /// Reconciles the kernel's rules with the translation.
-    pub(crate) fn enforce(&mut self, translator: &mut Translator) -> Result<Enforced, Trouble> {
+    pub(crate) fn enforce(&mut self, translator: &mut Translator) -> Result<EnforceResult, Trouble> {
         let mut translation = self.translation(translator);
         let started = Instant::now();
         let commit = match self.live.take() {
@@ -248,7 +249,7 @@ impl Enforcer {
                 self.metrics.repaired(cause);
             }
         }
-        Ok(Enforced { translation, commit })
+        Ok(EnforceResult { translation, commit })
     }
 
     /// Records a foreign commit. Returns whether it may have touched our tables.
@@ -266,7 +267,7 @@ impl Enforcer {
 
     /// Compares the kernel's rules with the last commit and repairs differences. Costs one small request if there were
     /// no foreign commits since.
-    pub(crate) fn verify(&mut self, translator: &mut Translator) -> Result<Option<Enforced>, Trouble> {
+    pub(crate) fn verify(&mut self, translator: &mut Translator) -> Result<Option<EnforceResult>, Trouble> {
         let trial = self.left_out.trial.as_ref().is_some_and(|(at, _)| Instant::now() >= *at);
         if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;

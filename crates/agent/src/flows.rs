@@ -8,21 +8,21 @@
 
 pub(crate) mod accounting;
 mod attribution;
-mod backlog;
 mod capture;
 mod delivery;
 mod feed;
 mod offload;
+mod pending_connections;
 mod replica;
 mod schedule;
 pub(crate) mod services;
 mod store;
 
-pub(crate) use attribution::Naming;
+pub(crate) use attribution::NameInputs;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
 pub(crate) use delivery::{UndeliveredFile, finish_delivery, start_delivery};
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
-pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
+pub(crate) use store::{FlowFigures, FlowItem, FlowStore, FollowedFlows};
 
 use flow::FlowKey;
 use nft::Protocol;

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use identity::{Basis, EndIdentity, LabelledObject, ReservedIdentity, Scheme};
 use policy::{ClusterState, Explanation, FlowEnd, Labels, ObjectName, Pod};
 
-use crate::api::Explained;
-use crate::api::drops::{End, EndKind};
-use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
+use crate::api::ExplainResponse;
+use crate::api::drops::{DropEnd, EndKind};
+use crate::api::identity::{ExcludedLabel, IdentityReport, IdentitySubject};
 use crate::reports::Ends;
 
 /// Why an identity cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unidentified {
+pub(crate) enum IdentityError {
     #[error("pod {0} not found; expected NAMESPACE/NAME of a pod, or an address")]
     UnknownPod(ObjectName),
     #[error(
@@ -23,25 +23,25 @@ pub(crate) enum Unidentified {
 }
 
 /// Adds the identities of both ends to an explanation.
-pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> Explained {
+pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> ExplainResponse {
     let identity = |party: &FlowEnd| ends.identity(&ends.of_address(party.address));
     let (source_identity, destination_identity) = (identity(&explanation.source), identity(&explanation.destination));
-    Explained { explanation, source_identity, destination_identity, notes, seen: None }
+    ExplainResponse { explanation, source_identity, destination_identity, notes, seen: None }
 }
 
 /// Computes the identity of a pod or an address, with the labels that it is derived from.
-pub(crate) fn identify(ends: &Ends, subject: &Subject) -> Result<IdentityReport, Unidentified> {
-    let scheme = ends.scheme.ok_or(Unidentified::UnknownCluster)?;
+pub(crate) fn identify(ends: &Ends, subject: &IdentitySubject) -> Result<IdentityReport, IdentityError> {
+    let scheme = ends.scheme.ok_or(IdentityError::UnknownCluster)?;
     match subject {
-        Subject::Pod(name) => {
-            let pod = ends.state.pod(name).ok_or_else(|| Unidentified::UnknownPod(name.clone()))?;
+        IdentitySubject::Pod(name) => {
+            let pod = ends.state.pod(name).ok_or_else(|| IdentityError::UnknownPod(name.clone()))?;
             let addresses = match pod.host_network {
                 true => pod.addresses.iter().collect(),
                 false => ends.state.addresses_of(pod).collect(),
             };
             Ok(of_pod(ends.state, scheme, pod, addresses))
         }
-        Subject::Address(address) => Ok(of_address(ends, scheme, *address)),
+        IdentitySubject::Address(address) => Ok(of_address(ends, scheme, *address)),
     }
 }
 
@@ -51,7 +51,7 @@ fn of_address(ends: &Ends, scheme: &Scheme, address: IpAddr) -> IdentityReport {
     }
     let end = ends.of_address(address);
     let identity = ends.identity(&end).unwrap_or_else(|| EndIdentity::reserved(ReservedIdentity::World, None));
-    let End { address: _, kind: _, pod, node, cluster, set } = &end;
+    let DropEnd { address: _, kind: _, pod, node, cluster, set } = &end;
     let or_unnamed = |name: &Option<String>| name.clone().unwrap_or_else(|| "of no known name".into());
     let reason = match end.kind {
         EndKind::Node => format!("the address belongs to node {}", or_unnamed(node)),

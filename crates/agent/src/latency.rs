@@ -3,20 +3,20 @@
 use std::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::metrics::labels::Watched;
+use crate::metrics::labels::WatchedKind;
 
 /// Maximum number of pending events. Initially each kind is one event, and a storm is committed every few milliseconds;
 /// so many are pending only while commits fail, and more of them would add no information.
 const MOST_PENDING: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
-    arrived: Vec<(Watched, Instant)>,
+pub(crate) struct PendingEvents {
+    arrived: Vec<(WatchedKind, Instant)>,
 }
 
-impl Pending {
+impl PendingEvents {
     /// Records the arrival of an event. Events that exceed the limit are counted but not measured.
-    pub(crate) fn add(&mut self, kind: Watched, at: Instant, metrics: &Metrics) {
+    pub(crate) fn add(&mut self, kind: WatchedKind, at: Instant, metrics: &Metrics) {
         match self.arrived.len() < MOST_PENDING {
             true => self.arrived.push((kind, at)),
             false => {
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn latency_is_observed_once_per_event_and_kind() {
-        let (metrics, mut pending, at) = (Metrics::new(), Pending::default(), Instant::now());
-        pending.add(Watched::Pod, at, &metrics);
+        let (metrics, mut pending, at) = (Metrics::new(), PendingEvents::default(), Instant::now());
+        pending.add(WatchedKind::Pod, at, &metrics);
         assert!(text(&metrics).contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 0\n"));
         pending.record_commit(at + Duration::from_secs(2), &metrics);
         pending.record_commit(at + Duration::from_secs(3), &metrics);
@@ -58,9 +58,9 @@ mod tests {
 
     #[test]
     fn pending_events_are_bounded_and_excess_counted() {
-        let (metrics, mut pending) = (Metrics::new(), Pending::default());
+        let (metrics, mut pending) = (Metrics::new(), PendingEvents::default());
         for _ in 0..MOST_PENDING + 3 {
-            pending.add(Watched::Namespace, Instant::now(), &metrics);
+            pending.add(WatchedKind::Namespace, Instant::now(), &metrics);
         }
         assert_eq!((pending.arrived.len(), metrics.unmeasured_events.get()), (MOST_PENDING, 3));
     }

@@ -45,24 +45,24 @@ const MOST_REMOVED: usize = 16_384;
 
 /// Subjects of the received notifications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Noticed {
+struct NotifiedChanges {
     /// An interface was renamed or removed, came back from another network namespace, joined or left a bridge, or an
     /// ingress qdisc was added or removed.
     links: bool,
     addresses: bool,
 }
 
-impl Noticed {
+impl NotifiedChanges {
     /// Assumed when notifications were lost.
-    const ANYTHING: Noticed = Noticed { links: true, addresses: true };
+    const ANYTHING: NotifiedChanges = NotifiedChanges { links: true, addresses: true };
 }
 
 /// Marks an event as queued until it is handled: the handler reads everything, so a second one would be redundant, and a
 /// flood of them would delay all other events.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Queued(Arc<AtomicBool>);
+pub(crate) struct QueuedFlag(Arc<AtomicBool>);
 
-impl Queued {
+impl QueuedFlag {
     /// Returns whether the event was not queued before.
     fn enqueue(&self) -> bool {
         !self.0.swap(true, Ordering::SeqCst)
@@ -95,17 +95,17 @@ impl LinkWatch {
     }
 
     /// Waits for notifications.
-    fn next(&mut self) -> io::Result<Noticed> {
+    fn next(&mut self) -> io::Result<NotifiedChanges> {
         if !self.is_stale {
             let mut descriptors = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             poll(&mut descriptors, PollTimeout::from(LOOK_MILLIS))?;
         }
-        let mut noticed = Noticed::default();
+        let mut noticed = NotifiedChanges::default();
         loop {
             if self.is_stale {
                 self.links.present = present()?;
                 self.is_stale = false;
-                noticed = Noticed::ANYTHING;
+                noticed = NotifiedChanges::ANYTHING;
             }
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => {
@@ -170,7 +170,7 @@ impl KnownLinks {
 
 /// Blocks until the receiver is closed.
 pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
-    let (queued_links, queued_addresses) = (Queued::default(), Queued::default());
+    let (queued_links, queued_addresses) = (QueuedFlag::default(), QueuedFlag::default());
     while !events.is_closed() {
         let noticed = links.next().unwrap_or_else(|error| {
             tracing::warn!(
@@ -178,11 +178,11 @@ pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
                  unnoticed until the next resync: {error}"
             );
             std::thread::sleep(AFTER_ERROR);
-            Noticed::ANYTHING
+            NotifiedChanges::ANYTHING
         });
         let mut sent = false;
         for (noticed, queued, event) in [
-            (noticed.links, &queued_links, Event::Links as fn(Queued) -> Event),
+            (noticed.links, &queued_links, Event::Links as fn(QueuedFlag) -> Event),
             (noticed.addresses, &queued_addresses, Event::Addresses),
         ] {
             if noticed && queued.enqueue() {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn event_is_queued_once_until_it_is_handled() {
-        let queued = Queued::default();
+        let queued = QueuedFlag::default();
         assert_eq!([queued.enqueue(), queued.clone().enqueue()], [true, false]);
         queued.clone().dequeue();
         assert!(queued.enqueue());

@@ -27,11 +27,11 @@ use crate::api::query::NoParameters;
 use crate::api::status::AgentStatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::flows::FlowStore;
-use crate::identities::Unidentified;
+use crate::identities::IdentityError;
 use crate::metrics::Metrics;
 use crate::reconciler::Event;
 use crate::reconciler::questions::{NoAnswer, Question, Reply};
-use crate::reports::{DropsReader, Stream, coverage};
+use crate::reports::{DropStream, DropsReader, coverage};
 use crate::status::{AgentStatus, Totals};
 
 /// The heartbeat is due every few seconds; a silence far beyond the largest commit means that the event loop hangs.
@@ -51,7 +51,7 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<AgentStatus>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) drops: Arc<Stream>,
+    pub(crate) drops: Arc<DropStream>,
     /// Flow records; `None` where the agent keeps none.
     pub(crate) flows: Option<Arc<FlowStore>>,
     /// Limits concurrent comparisons with the kernel.
@@ -63,7 +63,7 @@ impl Sources {
         status: watch::Receiver<Arc<AgentStatus>>,
         metrics: Arc<Metrics>,
         events: mpsc::Sender<Event>,
-        drops: Arc<Stream>,
+        drops: Arc<DropStream>,
     ) -> Sources {
         Sources { status, metrics, events, drops, flows: None, comparisons: rules::comparisons() }
     }
@@ -142,12 +142,12 @@ async fn status(
 }
 
 async fn verify(State(sources): State<Sources>, ValidQuery(NoParameters {}): ValidQuery<NoParameters>) -> Response {
-    ask(&sources, Question::Verify).await
+    respond(&sources, Question::Verify).await
 }
 
 /// Streams each line as soon as it is available, at the reader's pace.
 async fn drops(State(sources): State<Sources>, ValidQuery(query): ValidQuery<DropsQuery>) -> Response {
-    let Some(followed) = sources.drops.follow(query) else {
+    let Some(followed) = sources.drops.subscribe(query) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
     };
     let lines = futures::stream::unfold(followed, async |mut followed: DropsReader| {
@@ -167,11 +167,11 @@ async fn covered(
 }
 
 async fn audit(State(sources): State<Sources>, ValidQuery(query): ValidQuery<AuditQuery>) -> Response {
-    ask(&sources, |reply| Question::Audit(query, reply)).await
+    respond(&sources, |reply| Question::Audit(query, reply)).await
 }
 
 async fn suggestion(State(sources): State<Sources>, ValidQuery(query): ValidQuery<SuggestionQuery>) -> Response {
-    ask(&sources, |reply| Question::Suggest(query, reply)).await
+    respond(&sources, |reply| Question::Suggest(query, reply)).await
 }
 
 async fn explain(State(sources): State<Sources>, ValidQuery(query): ValidQuery<ExplainQuery>) -> Response {
@@ -188,11 +188,11 @@ async fn explain(State(sources): State<Sources>, ValidQuery(query): ValidQuery<E
 }
 
 async fn identity(State(sources): State<Sources>, ValidQuery(query): ValidQuery<IdentityQuery>) -> Response {
-    ask(&sources, |reply| Question::Identity(query, reply)).await
+    respond(&sources, |reply| Question::Identity(query, reply)).await
 }
 
 /// Sends a query to the event loop and responds with its answer as JSON.
-async fn ask<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
+async fn respond<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
     match answer_of(sources, question).await {
         Ok(answer) => Json(answer).into_response(),
         Err(refusal) => refusal,
@@ -208,10 +208,10 @@ async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Ques
         (Ok(()), Ok(Err(no_answer))) => {
             let code = match &no_answer {
                 NoAnswer::NotListed(_) | NoAnswer::NotCommitted(_) => StatusCode::SERVICE_UNAVAILABLE,
-                NoAnswer::Unidentified(Unidentified::UnknownCluster) => StatusCode::SERVICE_UNAVAILABLE,
+                NoAnswer::Unidentified(IdentityError::UnknownCluster) => StatusCode::SERVICE_UNAVAILABLE,
                 NoAnswer::Unexplained(_)
                 | NoAnswer::NotKnown(_)
-                | NoAnswer::Unidentified(Unidentified::UnknownPod(_)) => StatusCode::NOT_FOUND,
+                | NoAnswer::Unidentified(IdentityError::UnknownPod(_)) => StatusCode::NOT_FOUND,
             };
             Err(refuse(code, no_answer.to_string()))
         }
@@ -254,7 +254,7 @@ mod tests {
             (None, StatusCode::OK),
         ] {
             let (_statuses, status) = watch::channel(Arc::new(AgentStatus { turned, ..AgentStatus::default() }));
-            let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(Stream::new()));
+            let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(DropStream::new()));
             let sources = Sources::new(status, metrics, events.clone(), drops);
             assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
         }

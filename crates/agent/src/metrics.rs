@@ -31,7 +31,7 @@ use crate::memory::Stores;
 use crate::status::{AgentStatus, Totals};
 pub(crate) use drops::DropFigures;
 use flows::FlowCollector;
-use labels::{AddressRefusal, AnswerOutcome, Listens, PolicyState, RepairCause, Watched};
+use labels::{AddressRefusal, AnswerOutcome, Listens, PolicyState, RepairCause, WatchedKind};
 use remote::RemoteFigures;
 
 type Labels = [(&'static str, &'static str); 1];
@@ -48,7 +48,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) commits: Counter,
     pub(crate) refused_commits: Counter,
-    pub(crate) comparisons: Counter,
+    pub(crate) resyncs: Counter,
     /// Translation checks (incremental against full translation).
     pub(crate) translation_checks: Counter,
     /// Translation checks that found a difference.
@@ -108,7 +108,7 @@ impl Metrics {
         };
         let commits = counter("commits", "Transactions that the kernel committed");
         let refused_commits = counter("refused_commits", "Transactions that the kernel refused");
-        let comparisons = counter("comparisons", "Resyncs: full comparisons of the tables with the wanted rules");
+        let resyncs = counter("resyncs", "Resyncs: full comparisons of the tables with the wanted rules");
         let help = "Translation checks: comparisons of the incremental translation with a fresh one";
         let translation_checks = counter("translation_checks", help);
         let help = "Translation checks that found a difference and replaced the rules by a fresh translation";
@@ -153,7 +153,7 @@ impl Metrics {
         let help = "Addresses in DNS answers that were not learned although a policy has the name";
         registry.register("refused_dns_addresses", help, refused_dns_addresses.clone());
         let latency: Family<Labels, Histogram, fn() -> Histogram> = Family::new_with_constructor(buckets);
-        for kind in Watched::ALL {
+        for kind in WatchedKind::ALL {
             drop(latency.get_or_create(&kind.label()));
         }
         registry.register_with_unit(
@@ -178,7 +178,7 @@ impl Metrics {
             registry: root,
             commits,
             refused_commits,
-            comparisons,
+            resyncs,
             translation_checks,
             translation_differences,
             events,
@@ -225,13 +225,13 @@ impl Metrics {
     }
 
     /// Observes the latency of an event that the rules cover now.
-    pub(crate) fn enforced(&self, kind: Watched, latency: Duration) {
+    pub(crate) fn enforced(&self, kind: WatchedKind, latency: Duration) {
         self.latency.get_or_create(&kind.label()).observe(latency.as_secs_f64());
     }
 
     /// Current values of the counters.
     pub(crate) fn totals(&self, now: Instant) -> Totals {
-        let commits = Commits { taken: self.commits.get(), refused: self.refused_commits.get() };
+        let commits = Commits { committed: self.commits.get(), refused: self.refused_commits.get() };
         let repairs = |cause: RepairCause| self.repairs.get_or_create(&cause.label()).get();
         let repairs = Repairs {
             changed: repairs(RepairCause::Changed),
@@ -329,18 +329,18 @@ impl Gauges {
         for state in PolicyState::ALL {
             self.policies.get_or_create(&state.label()).set(number(state.count(&status.counts.policies)));
         }
-        for kind in Watched::ALL {
+        for kind in WatchedKind::ALL {
             self.objects.get_or_create(&kind.label()).set(number(kind.count(&status.counts)));
         }
         let Stores { namespaces, pods, network_policies, nodes, cluster_network_policies, attachments, rules } =
             status.stores;
         let stores = [
-            (Watched::Namespace.word(), namespaces),
-            (Watched::Pod.word(), pods),
-            (Watched::NetworkPolicy.word(), network_policies),
-            (Watched::Node.word(), nodes),
-            (Watched::ClusterNetworkPolicy.word(), cluster_network_policies),
-            (Watched::Attachment.word(), attachments),
+            (WatchedKind::Namespace.as_str(), namespaces),
+            (WatchedKind::Pod.as_str(), pods),
+            (WatchedKind::NetworkPolicy.as_str(), network_policies),
+            (WatchedKind::Node.as_str(), nodes),
+            (WatchedKind::ClusterNetworkPolicy.as_str(), cluster_network_policies),
+            (WatchedKind::Attachment.as_str(), attachments),
             ("rules", rules),
         ];
         for (kind, bytes) in stores {

@@ -1,6 +1,6 @@
 //! Whether the kernel can keep other programs from changing our tables.
 
-use nfnetlink::{Feature, Features, ProbeError, Release};
+use nfnetlink::{Feature, Features, KernelRelease, ProbeError};
 
 /// Whether tables can be protected, and how that was determined: by a probe in a scratch namespace, or without the
 /// right to create one by the kernel's version. The node's own namespace is not probed: a refused commit there delays
@@ -25,7 +25,7 @@ pub(crate) fn protection(probed: &Result<Features, ProbeError>) -> (bool, String
 }
 
 fn by_version() -> (bool, String) {
-    match Release::of_kernel() {
+    match KernelRelease::of_kernel() {
         Ok(release) if release.has_protection() => (
             true,
             format!("on: only the agent can change its tables (assumed from the kernel's version {})", release.text),

@@ -28,11 +28,11 @@ use crate::dns::CopiedAnswer;
 use crate::enforcer::Enforcer;
 use crate::flows::FlowFeed;
 use crate::gate::{Gate, Outcome, PendingAdd};
-use crate::identities::Unidentified;
-use crate::latency::Pending;
-use crate::link_watch::Queued;
+use crate::identities::IdentityError;
+use crate::latency::PendingEvents;
+use crate::link_watch::QueuedFlag;
 use crate::metrics::Metrics;
-use crate::metrics::labels::Watched;
+use crate::metrics::labels::WatchedKind;
 use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
 use crate::remote::RemoteUpdate;
@@ -58,9 +58,9 @@ pub(crate) enum Event {
     DnsAnswers(Vec<CopiedAnswer>),
     /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
     /// changed.
-    Links(Queued),
+    Links(QueuedFlag),
     /// An address of an interface of the node was added or removed.
-    Addresses(Queued),
+    Addresses(QueuedFlag),
     /// Another program committed a ruleset change, or notifications were lost.
     Kernel(Notification),
     /// Response of the API server to a pod lookup.
@@ -111,7 +111,7 @@ pub(crate) struct Reconciler {
     /// Learned addresses of domain names.
     names: Names,
     /// Events that the rules do not cover yet, for the latency metric.
-    latency: Pending,
+    latency: PendingEvents,
     run_dir: PathBuf,
     /// True once the attachment folder could be read: before, the pods' interfaces are not known.
     attachments_read: bool,
@@ -167,7 +167,7 @@ impl Reconciler {
             checks,
             denied,
             names,
-            latency: Pending::default(),
+            latency: PendingEvents::default(),
             run_dir,
             attachments_read: false,
             lookups,
@@ -319,8 +319,8 @@ impl Reconciler {
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
                 for TimedChange { change, at } in changes {
-                    let kind = Watched::of(&change);
-                    if kind == Watched::ClusterNetworkPolicy {
+                    let kind = WatchedKind::of(&change);
+                    if kind == WatchedKind::ClusterNetworkPolicy {
                         self.names.outdate();
                     }
                     self.latency.add(kind, at, &self.metrics);
@@ -336,7 +336,7 @@ impl Reconciler {
                     );
                     self.denied.update(self.model.state());
                     if self.denied.identities.scheme().is_none() {
-                        tracing::warn!("security identities are not computed: {}", Unidentified::UnknownCluster);
+                        tracing::warn!("security identities are not computed: {}", IdentityError::UnknownCluster);
                     }
                 }
                 changed || completed
@@ -401,14 +401,14 @@ impl Reconciler {
     }
 
     /// Returns whether the rules may have to change.
-    fn apply_remote(&mut self, RemoteUpdate { changes, standing, at }: RemoteUpdate) -> bool {
-        self.status.remote = Some(Arc::new(standing));
+    fn apply_remote(&mut self, RemoteUpdate { changes, freshness, at }: RemoteUpdate) -> bool {
+        self.status.remote = Some(Arc::new(freshness));
         let mut changed = false;
         for change in changes {
             changed |= self.model.apply_remote(change);
         }
         if changed {
-            self.latency.add(Watched::RemoteSet, at, &self.metrics);
+            self.latency.add(WatchedKind::RemoteSet, at, &self.metrics);
         }
         changed
     }

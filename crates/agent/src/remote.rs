@@ -4,24 +4,24 @@
 //! loop gets `RemoteUpdate`: changes for its state, and the status of the subscription.
 
 mod cache;
-mod following;
 mod freshness;
 mod mirror;
+mod subscription;
 
 use std::time::Instant;
 
 use policy::remote::RemoteChange;
 
 pub(crate) use cache::RemoteCache;
-pub(crate) use following::{Following, RemoteSource};
 pub(crate) use freshness::{ClusterFreshness, RemoteFreshness};
 pub use mirror::Mirror;
+pub(crate) use subscription::{RemoteSource, RemoteSubscription};
 
 /// Event for the event loop.
 #[derive(Debug)]
 pub(crate) struct RemoteUpdate {
     pub(crate) changes: Vec<RemoteChange>,
-    pub(crate) standing: RemoteFreshness,
+    pub(crate) freshness: RemoteFreshness,
     /// When this process received the update.
     pub(crate) at: Instant,
 }

@@ -1,7 +1,7 @@
 //! Reports of packets that the rules deny, or would deny: counted, named, logged and published to subscribers.
 //!
 //! A thread receives logged packets and reads the kernel's counters ([`watch`]). Bookkeeping that is independent of the
-//! kernel turns them into drop events ([`recorded`], [`unrecorded`], [`totals`]). Another thread adds names ([`naming`]) from
+//! kernel turns them into drop events ([`recorded_flows`], [`unrecorded_flows`], [`totals`]). Another thread adds names ([`naming`]) from
 //! a snapshot of the cluster's state. Nothing here decides about a packet.
 
 mod coverage;
@@ -10,28 +10,28 @@ mod group;
 mod ledger;
 mod naming;
 mod packet_group;
-mod recorded;
+mod recorded_flows;
 mod stream;
 mod totals;
-mod unrecorded;
+mod unrecorded_flows;
 mod watch;
 
 use std::time::Duration;
 
 pub(crate) use coverage::{coverage, written};
-pub(crate) use ends::{Ends, Place};
-pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, Reporting};
-pub(crate) use ledger::{Ledger, Remaining};
+pub(crate) use ends::{AddressContext, Ends};
+pub(crate) use group::{DENIED_PACKETS, DNS_ANSWERS, GroupChoice, LogGroup};
+pub(crate) use ledger::{AuditLedger, SuggestionInput};
 pub(crate) use naming::{name, traffic_of};
 #[cfg(test)]
 pub(crate) use packet_group::PacketGroup;
-pub(crate) use packet_group::{Carried, DropEvent, FirstPacket, Flow};
-pub(crate) use stream::{DropsReader, Stream};
+pub(crate) use packet_group::{DropEvent, FirstPacket, PacketContent, PacketFlow};
+pub(crate) use stream::{DropStream, DropsReader};
 pub(crate) use watch::Watch;
 
 /// Interval between two reads of the kernel's counters, and between two reports of an ongoing flow. The kernel keeps a
 /// flow for a minute, so several reads see it.
-const READ_EVERY: Duration = Duration::from_secs(5);
+const READ_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long the kernel keeps an idle flow.
 const KEPT_BY_KERNEL: Duration = Duration::from_secs(policy::FLOW_KEPT_SECONDS as u64);

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use nfnetlink::{CommitError, Committed, Kernel, Observed, repair};
+use nfnetlink::{CommitError, CommitReceipt, Kernel, TableSnapshot, repair};
 use nft::{
     Comment, Element, Key, Name, Operation, Ruleset, Set, Table, ValidatedRuleset, add_table, create, difference,
     replace,
 };
 
 /// Commits operations as one transaction: [`Kernel::commit`], except in tests of kernel refusals.
-pub(crate) type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, CommitError>;
+pub(crate) type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<CommitReceipt, CommitError>;
 
 /// [`Kernel::commit`].
 pub(crate) const COMMIT: CommitWith = Kernel::commit;
@@ -52,7 +52,7 @@ impl Transaction {
     /// Repairs a table that was read back, or deletes it if it is not wanted.
     pub(crate) fn repairing(
         table: &Table,
-        observed: Option<&Observed>,
+        observed: Option<&TableSnapshot>,
         wanted: Option<&ValidatedRuleset>,
         mode: RepairMode,
     ) -> Transaction {
@@ -103,7 +103,7 @@ impl Transaction {
     ///
     /// # Errors
     /// Those of [`Kernel::commit`].
-    pub(crate) fn commit(&self, kernel: &mut Kernel, generation: u32) -> Result<Committed, CommitError> {
+    pub(crate) fn commit(&self, kernel: &mut Kernel, generation: u32) -> Result<CommitReceipt, CommitError> {
         self.commit_with(COMMIT, kernel, generation)
     }
 
@@ -116,7 +116,7 @@ impl Transaction {
         commit: CommitWith,
         kernel: &mut Kernel,
         generation: u32,
-    ) -> Result<Committed, CommitError> {
+    ) -> Result<CommitReceipt, CommitError> {
         commit(kernel, &self.operations, generation)
     }
 }

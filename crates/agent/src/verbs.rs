@@ -25,11 +25,11 @@ use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::{Severity, explain_ambient, explain_domain_names, explain_named, translate};
 
-use crate::api::client::{self, Unanswered};
-use crate::api::{ExplainQuery, Explained};
+use crate::api::client::{self, RequestError};
+use crate::api::{ExplainQuery, ExplainResponse};
 use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
 use crate::identities::explained;
-use crate::reports::{DENIED_PACKETS, DNS_ANSWERS, Ends, Place};
+use crate::reports::{AddressContext, DENIED_PACKETS, DNS_ANSWERS, Ends};
 
 pub(crate) use self::identity::identity;
 pub(crate) use agent::agent;
@@ -125,7 +125,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
             let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
             let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
-            let (identities, place) = (arguments.scheme.identities(Some(folder)), Place::default());
+            let (identities, place) = (arguments.scheme.identities(Some(folder)), AddressContext::default());
             let ends = Ends { state: &manifests.state, place: &place, scheme: identities.scheme() };
             let explained = |explanation| {
                 let ambient = explain_ambient(&manifests.state, &explanation);
@@ -143,8 +143,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
     output::answer(&text, if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
 }
 
-fn in_colour(explained: &Explained) -> String {
-    let Explained { explanation, source_identity, destination_identity, notes, seen } = explained;
+fn in_colour(explained: &ExplainResponse) -> String {
+    let ExplainResponse { explanation, source_identity, destination_identity, notes, seen } = explained;
     let text = explanation.to_string();
     let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
     let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
@@ -155,7 +155,7 @@ fn in_colour(explained: &Explained) -> String {
 }
 
 /// Queries the running agent.
-fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
+fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<ExplainResponse>> {
     let query = ExplainQuery {
         source: arguments.source.clone(),
         destination: arguments.destination.clone(),
@@ -165,14 +165,14 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
 }
 
 /// The error of a verb that can also work on manifests.
-fn or_manifests(error: Unanswered) -> anyhow::Error {
+fn or_manifests(error: RequestError) -> anyhow::Error {
     match &error {
-        Unanswered::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
-        Unanswered::Refused(_)
-        | Unanswered::BrokeOff(_)
-        | Unanswered::TimedOut
-        | Unanswered::Closed
-        | Unanswered::NotUnderstood(_) => error.into(),
+        RequestError::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
+        RequestError::Refused(_)
+        | RequestError::BrokeOff(_)
+        | RequestError::TimedOut
+        | RequestError::Closed
+        | RequestError::NotUnderstood(_) => error.into(),
     }
 }
 

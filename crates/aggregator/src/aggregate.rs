@@ -12,7 +12,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tonic::Status;
-use trail::{Book, DueWindow, EdgeKey, ExportPosition, Settled, Totals, WindowState};
+use trail::{Book, DueWindow, EdgeKey, ExportPosition, RecordTotals, SettledRecord, WindowState};
 
 /// Delay after the end of a window until it is settled: later records are late. Agents close a window up to 15 s after
 /// its end and send it immediately; the clocks of nodes differ by some seconds.
@@ -232,7 +232,7 @@ impl Aggregate {
     }
 
     /// Records of a due window; `None` if it was expired or evicted.
-    pub(crate) fn read_settled(&self, reader: Reader, due: &DueWindow) -> Option<(Vec<Settled>, WindowState)> {
+    pub(crate) fn read_settled(&self, reader: Reader, due: &DueWindow) -> Option<(Vec<SettledRecord>, WindowState)> {
         let core = self.core();
         let book = core.books[reader as usize].as_ref()?;
         let records = core.store.records(due.window);
@@ -240,7 +240,7 @@ impl Aggregate {
             return None;
         }
         let pairs = records.into_iter().zip(&due.exported);
-        let settled = pairs.map(|(record, exported)| Settled { record, is_exported: *exported });
+        let settled = pairs.map(|(record, exported)| SettledRecord { record, is_exported: *exported });
         let state = WindowState {
             is_late: due.is_late,
             unknown_nodes: book.unknown_nodes(due.window),
@@ -254,8 +254,8 @@ impl Aggregate {
         &self,
         reader: Reader,
         done: &[DueWindow],
-        excess: Vec<(Timestamp, BTreeMap<EdgeKey, Totals>)>,
-    ) -> Vec<(Timestamp, EdgeKey, Totals)> {
+        excess: Vec<(Timestamp, BTreeMap<EdgeKey, RecordTotals>)>,
+    ) -> Vec<(Timestamp, EdgeKey, RecordTotals)> {
         let core = &mut *self.core();
         let Some(book) = &mut core.books[reader as usize] else { return Vec::new() };
         book.exported(done, excess);

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use access::{Grant, GrantScope, GrantSubject, Grants, PortArguments, PortSettings, Risks};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use console::Switch;
 use console::log::LogArguments;
 use listener::Protocols;
 
@@ -50,12 +51,6 @@ pub(crate) enum Command {
     Serve(Box<ServeArguments>),
     /// Print a completion script for a shell.
     Completions { shell: clap_complete::Shell },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    On,
-    Off,
 }
 
 /// Why an argument of exports has no effect.

@@ -16,7 +16,7 @@ use identity::{ClusterScheme, Workload};
 use insight::DeclaredEdges;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::SetRow;
-use policy::{Change, Changed, ClusterState, Edges, Enforcement, Interner, Kind, Object, ObjectName, Pod};
+use policy::{Change, ClusterState, Edges, Enforcement, Interner, Kind, Object, ObjectName, Pod, StateDelta};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -145,7 +145,7 @@ struct Follower {
     sync: Sync,
     edges: Edges,
     /// Changes that the edges have not applied yet.
-    changed: Changed,
+    changed: StateDelta,
     renamed: BTreeSet<ObjectName>,
     names: RefCell<Interner>,
     identities: ClusterScheme,
@@ -166,7 +166,7 @@ impl Follower {
             state,
             sync: Sync::default(),
             edges: Edges::new(),
-            changed: Changed::default(),
+            changed: StateDelta::default(),
             renamed: BTreeSet::new(),
             names: RefCell::default(),
             identities,
@@ -280,7 +280,7 @@ impl Follower {
             }
             Some(_) | None => Arc::new(DeclaredEdges::new(self.edges.snapshot(), self.edges.withheld())),
         };
-        self.identities.follow(&self.state);
+        self.identities.update(&self.state);
         let (state, identities) = (Arc::new(self.state.clone()), self.identities.clone());
         current.snapshot = Some(Snapshot { state, identities, declared });
     }

@@ -56,9 +56,9 @@ where
     grpc.unary(Unary(answer), request).await.map(Body::new)
 }
 
-struct Streaming<F>(F);
+struct StreamingHandler<F>(F);
 
-impl<Q, A, F> ServerStreamingService<Q> for Streaming<F>
+impl<Q, A, F> ServerStreamingService<Q> for StreamingHandler<F>
 where
     A: 'static,
     F: FnMut(Q) -> Result<Answers<A>, Status>,
@@ -80,5 +80,5 @@ where
 {
     let codec: ProstCodec<A, Q> = ProstCodec::default();
     let mut grpc = Grpc::new(codec).max_decoding_message_size(LARGEST_REQUEST);
-    grpc.server_streaming(Streaming(answer), request).await.map(Body::new)
+    grpc.server_streaming(StreamingHandler(answer), request).await.map(Body::new)
 }

@@ -154,7 +154,7 @@ impl Collector for RecordCollector {
         }
         let help = "Flow records received and not stored, by reason";
         let mut refused = encoder.encode_descriptor("refused_records", help, None, MetricType::Counter)?;
-        let reasons = RefusedRecord::ALL.map(|why| (why.word(), figures.refused.get(&why).copied().unwrap_or(0)));
+        let reasons = RefusedRecord::ALL.map(|why| (why.as_str(), figures.refused.get(&why).copied().unwrap_or(0)));
         for (reason, value) in reasons.into_iter().chain([("undecodable", figures.undecodable)]) {
             ConstCounter::new(value).encode(refused.encode_family(&[("reason", reason)])?)?;
         }

@@ -160,8 +160,8 @@ impl Observation {
             let mut core = self.core();
             core.presence.record_reports(&aggregate.figures().nodes, now);
             if let Some(state) = &view {
-                core.presence.follow(state.nodes().map(|node| &node.name.name), now);
-                core.audits.follow(state, now);
+                core.presence.update(state.nodes().map(|node| &node.name.name), now);
+                core.audits.update(state, now);
             }
             core.ledger.expire(now);
         }

@@ -15,7 +15,7 @@ pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// The client has read nothing for this duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has read nothing for {} s", .0.as_secs())]
-pub(crate) struct Stalled(Duration);
+pub(crate) struct StalledReader(Duration);
 
 /// A stream produced by a dedicated task. The task ends, and drops the inner stream, when the client stalls or
 /// disconnects.
@@ -31,7 +31,7 @@ impl<T: Send + 'static, E: Send + 'static> ReadStream<T, E> {
         stream: impl Stream<Item = Result<T, E>> + Send + 'static,
         most_waiting: usize,
         stalled_after: Duration,
-        error: impl FnOnce(Stalled) -> E + Send + 'static,
+        error: impl FnOnce(StalledReader) -> E + Send + 'static,
     ) -> ReadStream<T, E> {
         let (sender, items) = mpsc::channel(most_waiting);
         let (report, stalled) = oneshot::channel();
@@ -49,7 +49,7 @@ async fn forward<T, E>(
     stream: impl Stream<Item = Result<T, E>>,
     sender: &mpsc::Sender<Result<T, E>>,
     stalled_after: Duration,
-) -> Result<(), Stalled> {
+) -> Result<(), StalledReader> {
     let mut stream = std::pin::pin!(stream);
     loop {
         let item = tokio::select! {
@@ -58,7 +58,7 @@ async fn forward<T, E>(
         };
         let Some(item) = item else { return Ok(()) };
         if let Err(SendTimeoutError::Timeout(_)) = sender.send_timeout(item, stalled_after).await {
-            return Err(Stalled(stalled_after));
+            return Err(StalledReader(stalled_after));
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn read(stream: impl Stream<Item = Result<i32, Stalled>> + Send + 'static) -> ReadStream<i32, Stalled> {
+    fn read(stream: impl Stream<Item = Result<i32, StalledReader>> + Send + 'static) -> ReadStream<i32, StalledReader> {
         ReadStream::new(stream, 2, Duration::from_millis(20), |why| why)
     }
 
@@ -100,13 +100,13 @@ mod tests {
         });
         let stream = read(endless);
         drop(permits.acquire().await.unwrap());
-        let items: Vec<Result<i32, Stalled>> = stream.collect().await;
-        assert_eq!(items, [Ok(1), Ok(1), Err(Stalled(Duration::from_millis(20)))]);
+        let items: Vec<Result<i32, StalledReader>> = stream.collect().await;
+        assert_eq!(items, [Ok(1), Ok(1), Err(StalledReader(Duration::from_millis(20)))]);
     }
 
     #[tokio::test]
     async fn finished_stream_ends_without_error() {
-        let items: Vec<Result<i32, Stalled>> = read(stream::iter([Ok(1), Ok(2), Ok(3)])).collect().await;
+        let items: Vec<Result<i32, StalledReader>> = read(stream::iter([Ok(1), Ok(2), Ok(3)])).collect().await;
         assert_eq!(items, [Ok(1), Ok(2), Ok(3)]);
     }
 

@@ -11,7 +11,7 @@ use feed::Access;
 use feed::client::{FeedSource, Update, Url, follow, is_exposed, parse_server_url};
 use pacing::Backoff;
 use policy::remote::LabelPrefix;
-use policy::remote::wire::{Baseline, Delta, FEED};
+use policy::remote::wire::{FEED, RemoteBaseline, RemoteDelta};
 use tokio::sync::mpsc;
 
 use crate::cluster_view::ViewEvent;
@@ -68,8 +68,8 @@ impl RemoteSetArguments {
 /// An update of the remote sets.
 #[derive(Debug)]
 pub(crate) enum RemoteUpdate {
-    Baseline(Baseline),
-    Delta(Delta),
+    Baseline(RemoteBaseline),
+    Delta(RemoteDelta),
     /// The stream resumed after an interruption, without a lost delta.
     Resumed,
     /// Why there is no subscription to a provider.

@@ -1,6 +1,6 @@
 //! The connection to the API server: address, credentials and timeouts.
 
-mod elsewhere;
+mod remote_cluster;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use crate::watch::failure::Failure;
-use elsewhere::Reread;
-pub use elsewhere::{Elsewhere, connect_elsewhere};
+use remote_cluster::Reread;
+pub use remote_cluster::{ClusterAccess, connect_to};
 
 /// A client of one API server, and its timeouts.
 #[derive(Clone)]

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
-use policy::{Change, Object, Tracked};
+use policy::{Change, Object, SourceObject};
 
-use crate::{Need, Watched};
+use crate::{Need, Watchable};
 
 /// An event of a source.
 #[derive(Debug, Clone, PartialEq)]
-pub enum SourceEvent<O: Tracked = Object> {
+pub enum SourceEvent<O: SourceObject = Object> {
     /// Changes that were ready together; the consumer applies them in one transaction.
     Changes(Vec<TimedChange<O>>),
     /// All current problems of the source, sorted; replaces the previous list.
@@ -22,7 +22,7 @@ pub enum SourceEvent<O: Tracked = Object> {
 
 /// A change, and when this process received it: the watch line, or the first inotify event of the folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TimedChange<O: Tracked = Object> {
+pub struct TimedChange<O: SourceObject = Object> {
     pub change: Change<O>,
     pub at: Instant,
 }
@@ -47,17 +47,17 @@ impl fmt::Display for Problem {
 /// Before the initial sync of all [needed](Need) kinds a ruleset would be wrong: pods without the policies that select
 /// them, policies without their peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sync<O: Watched = Object> {
+pub struct Sync<O: Watchable = Object> {
     kinds: BTreeSet<O::Kind>,
 }
 
-impl<O: Watched> Default for Sync<O> {
+impl<O: Watchable> Default for Sync<O> {
     fn default() -> Sync<O> {
         Sync { kinds: BTreeSet::new() }
     }
 }
 
-impl<O: Watched> Sync<O> {
+impl<O: Watchable> Sync<O> {
     /// Records changes of a source. Returns true if they completed the initial sync.
     pub fn observe<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change<O>>) -> bool {
         let before = self.is_complete();

@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use policy::{Change, Interner, Object, ObjectName, Tracked};
+use policy::{Change, Interner, Object, ObjectName, SourceObject};
 use serde_json::json;
 
 use crate::manifest::ParseError;
-use crate::{Problem, Watched};
+use crate::{Problem, Watchable};
 use contents::Contents;
 use files::Files;
-use superseded::Superseded;
+use superseded::SupersededObjects;
 
 /// The position of an object in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,14 +40,14 @@ impl fmt::Display for Origin {
 
 /// An object, and the position of its definition; for an implied namespace, that of its first mention.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LocatedObject<O: Tracked = Object> {
+pub struct LocatedObject<O: SourceObject = Object> {
     pub object: O,
     pub origin: Origin,
 }
 
 /// The objects and problems of a folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Folder<O: Tracked = Object> {
+pub struct Folder<O: SourceObject = Object> {
     /// Each object once, sorted by kind and name.
     pub objects: Vec<LocatedObject<O>>,
     /// Sorted.
@@ -56,7 +56,7 @@ pub struct Folder<O: Tracked = Object> {
     pub ignored: usize,
 }
 
-impl<O: Watched> Folder<O> {
+impl<O: Watchable> Folder<O> {
     /// All objects as changes, one [`Change::Replace`] per kind.
     pub fn changes(&self) -> Vec<Change<O>> {
         let objects_of = |kind| self.objects.iter().map(|f| &f.object).filter(move |o| o.kind() == kind).cloned();
@@ -73,7 +73,7 @@ pub struct FolderError {
 }
 
 /// Reads a folder, or a single file, once.
-pub fn read_folder<O: Watched>(path: &Path) -> Result<Folder<O>, FolderError> {
+pub fn read_folder<O: Watchable>(path: &Path) -> Result<Folder<O>, FolderError> {
     let mut files = Files::new(path);
     files.scan(&mut |_| {})?;
     Ok(files.folder())
@@ -83,7 +83,7 @@ pub fn read_folder<O: Watched>(path: &Path) -> Result<Folder<O>, FolderError> {
 ///
 /// # Errors
 /// If the text is not YAML, or exceeds a limit.
-pub fn read_text<O: Watched>(file: &str, text: &str) -> Result<Folder<O>, ParseError> {
+pub fn read_text<O: Watchable>(file: &str, text: &str) -> Result<Folder<O>, ParseError> {
     let Contents { objects, problems, ignored } = Contents::read(file, text, &mut Interner::new())?;
     Ok(Folder { objects, problems, ignored })
 }
@@ -92,9 +92,9 @@ pub fn read_text<O: Watched>(file: &str, text: &str) -> Result<Folder<O>, ParseE
 ///
 /// After an unstable scan the folder also has the superseded objects that no file defines. An object in two files is then
 /// no problem, because it may have been moved from one to the other while the files were read.
-fn assemble<'a, O: Watched>(
+fn assemble<'a, O: Watchable>(
     files: impl Iterator<Item = &'a Contents<O>>,
-    superseded: Option<&Superseded<O>>,
+    superseded: Option<&SupersededObjects<O>>,
 ) -> Folder<O> {
     let mut objects: BTreeMap<(O::Kind, ObjectName), LocatedObject<O>> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -119,7 +119,7 @@ fn assemble<'a, O: Watched>(
             }
         }
     }
-    for found in superseded.into_iter().flat_map(Superseded::objects) {
+    for found in superseded.into_iter().flat_map(SupersededObjects::objects) {
         objects.entry((found.object.kind(), found.object.name().clone())).or_insert_with(|| found.clone());
     }
     for found in implied_namespaces(&objects) {
@@ -131,7 +131,7 @@ fn assemble<'a, O: Watched>(
 
 /// Namespaces that objects refer to without a definition. In a cluster they would exist, with the
 /// `kubernetes.io/metadata.name` label.
-fn implied_namespaces<O: Watched>(
+fn implied_namespaces<O: Watchable>(
     objects: &BTreeMap<(O::Kind, ObjectName), LocatedObject<O>>,
 ) -> Vec<LocatedObject<O>> {
     let Some(kind) = O::NAMESPACE else { return vec![] };

@@ -18,7 +18,7 @@ pub use record::Lease;
 
 /// The durations of leader election: client-go's LeaseDuration, RenewDeadline and RetryPeriod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTerms {
     /// Candidates wait this long after the last observed renewal before one of them acquires the Lease. Whole seconds.
     pub duration: Duration,
     /// A leader that could not renew for this long steps down. Less than `duration`, by more than the latency of
@@ -28,9 +28,9 @@ pub struct Terms {
     pub retry: Duration,
 }
 
-impl Default for Terms {
-    fn default() -> Terms {
-        Terms {
+impl Default for LeaseTerms {
+    fn default() -> LeaseTerms {
+        LeaseTerms {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),

@@ -5,11 +5,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use policy::{Interner, Labels, ObjectName, Protocol, Tracked, lower_name};
+use policy::{Interner, Labels, ObjectName, Protocol, SourceObject, lower_name};
 use serde_json::Value;
 
 use crate::Keep::{self, Each, Only, Whole};
-use crate::{Manifests, MissingName, Need, ObjectReader, Problem, Resource, Watched};
+use crate::{Manifests, MissingName, Need, ObjectReader, Problem, Resource, Watchable};
 
 /// The EndpointSlice that API servers publish of themselves: that of the Service `kubernetes` in the namespace
 /// `default`.
@@ -95,7 +95,7 @@ impl ServiceObject {
     }
 }
 
-impl Tracked for ServiceObject {
+impl SourceObject for ServiceObject {
     type Kind = ServiceKind;
 
     fn kind(&self) -> ServiceKind {
@@ -113,7 +113,7 @@ impl Tracked for ServiceObject {
     }
 }
 
-impl Watched for ServiceObject {
+impl Watchable for ServiceObject {
     const KINDS: &'static [ServiceKind] = &[ServiceKind::Service, ServiceKind::EndpointSlice];
     const NAMESPACE: Option<ServiceKind> = None;
 

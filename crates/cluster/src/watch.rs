@@ -19,11 +19,11 @@ pub(crate) mod lookup;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::Tracked;
+use policy::SourceObject;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{ApiClient, Problem, SourceEvent, TimedChange, Watched};
+use crate::{ApiClient, Problem, SourceEvent, TimedChange, Watchable};
 use informer::Informer;
 pub use labelled::{LabelledEvent, watch_labelled};
 
@@ -36,7 +36,7 @@ const REPORTS_QUEUED: usize = 1024;
 const CHANGES_BATCHED: usize = 512;
 
 /// A report of an informer.
-enum InformerReport<O: Tracked> {
+enum InformerReport<O: SourceObject> {
     Change(Box<TimedChange<O>>),
     /// All current problems.
     Problems(Vec<Problem>),
@@ -49,12 +49,12 @@ enum InformerReport<O: Tracked> {
 }
 
 /// The last reported state apart from changes.
-struct ReportedState<O: Watched> {
+struct ReportedState<O: Watchable> {
     problems: BTreeMap<O::Kind, Vec<Problem>>,
     unserved: BTreeSet<O::Kind>,
 }
 
-impl<O: Watched> Default for ReportedState<O> {
+impl<O: Watchable> Default for ReportedState<O> {
     fn default() -> ReportedState<O> {
         ReportedState { problems: BTreeMap::new(), unserved: BTreeSet::new() }
     }
@@ -64,7 +64,7 @@ impl<O: Watched> Default for ReportedState<O> {
 ///
 /// The first changes of each kind are one [`policy::Change::Replace`]; so is every relist, which thus includes missed
 /// deletions.
-pub async fn watch_cluster<O: Watched, E: From<SourceEvent<O>>>(connection: ApiClient, sender: mpsc::Sender<E>) {
+pub async fn watch_cluster<O: Watchable, E: From<SourceEvent<O>>>(connection: ApiClient, sender: mpsc::Sender<E>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
     for kind in O::KINDS {
@@ -72,7 +72,7 @@ pub async fn watch_cluster<O: Watched, E: From<SourceEvent<O>>>(connection: ApiC
     }
     drop(report);
 
-    let mut standing = ReportedState::default();
+    let mut reported = ReportedState::default();
     let mut batch = Vec::with_capacity(CHANGES_BATCHED);
     loop {
         tokio::select! {
@@ -83,7 +83,7 @@ pub async fn watch_cluster<O: Watched, E: From<SourceEvent<O>>>(connection: ApiC
             }
             () = sender.closed() => return,
         }
-        for event in events(&mut standing, batch.drain(..)) {
+        for event in events(&mut reported, batch.drain(..)) {
             if sender.send(event.into()).await.is_err() {
                 return;
             }
@@ -102,12 +102,12 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 }
 
 /// The reports that were ready together, as events: the changes in order, then the other state where it has changed.
-fn events<O: Watched>(
-    standing: &mut ReportedState<O>,
+fn events<O: Watchable>(
+    reported: &mut ReportedState<O>,
     reports: impl Iterator<Item = (O::Kind, InformerReport<O>)>,
 ) -> impl Iterator<Item = SourceEvent<O>> {
-    let (problems_before, unserved_before) = (standing.problems.clone(), standing.unserved.clone());
-    let ReportedState { problems, unserved } = standing;
+    let (problems_before, unserved_before) = (reported.problems.clone(), reported.unserved.clone());
+    let ReportedState { problems, unserved } = reported;
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
@@ -147,13 +147,13 @@ mod tests {
         let at = std::time::Instant::now();
         let removal = |name| TimedChange { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
         let problems = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
-        let mut standing = ReportedState { problems, ..ReportedState::default() };
+        let mut reported = ReportedState { problems, ..ReportedState::default() };
         let reports = [
             (Kind::Pod, InformerReport::Change(Box::new(removal("1")))),
             (Kind::Pod, InformerReport::Problems(vec![problem("a")])),
             (Kind::Pod, InformerReport::Change(Box::new(removal("2")))),
         ];
-        let events: Vec<SourceEvent> = events(&mut standing, reports.into_iter()).collect();
+        let events: Vec<SourceEvent> = events(&mut reported, reports.into_iter()).collect();
         assert_eq!(
             events,
             [
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn problems_and_unserved_kinds_are_reported_on_change() {
-        let mut standing = ReportedState::default();
+        let mut reported = ReportedState::default();
         let mut events_of = |report: InformerReport<Object>| -> Vec<SourceEvent> {
-            events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
+            events(&mut reported, [(Kind::Pod, report)].into_iter()).collect()
         };
         assert_eq!(
             events_of(InformerReport::Problems(vec![problem("a")])),

@@ -2,13 +2,13 @@
 
 mod enforcement;
 
-use policy::{Interner, Tracked};
+use policy::{Interner, SourceObject};
 use serde_json::Value;
 
 pub use enforcement::{NODE_ANNOTATIONS, OWNER_REFERENCES, POD_SPEC};
 
 /// Objects that the sources can report.
-pub trait Watched: Tracked + Send + 'static {
+pub trait Watchable: SourceObject + Send + 'static {
     /// All kinds, in the order in which a folder reports them. Each is displayed as in manifests.
     const KINDS: &'static [Self::Kind];
 

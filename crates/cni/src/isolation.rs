@@ -19,7 +19,7 @@ mod encode;
 use std::net::IpAddr;
 
 pub use commit::IsolationError;
-use encode::{Batch, Family};
+use encode::{Batch, TableFamily};
 use netlink::{AttributeList, flags};
 
 /// Name of the tables of the families inet, netdev and bridge.
@@ -77,7 +77,7 @@ pub fn remove(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), 
 /// As [`remove`].
 pub fn remove_deleted(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
     let chains = host_interface.into_iter().flat_map(PortChain::all);
-    remove_chains(addresses, chains.filter(|chain| chain.family != Family::Netdev))
+    remove_chains(addresses, chains.filter(|chain| chain.family != TableFamily::Netdev))
 }
 
 fn remove_chains<'a>(addresses: &[IpAddr], chains: impl Iterator<Item = PortChain<'a>>) -> Result<(), IsolationError> {
@@ -128,7 +128,7 @@ impl Drops {
 /// One of the chains of an interface.
 #[derive(Debug, Clone, Copy)]
 struct PortChain<'a> {
-    family: Family,
+    family: TableFamily,
     drops: Drops,
     interface: &'a str,
 }
@@ -137,19 +137,19 @@ impl<'a> PortChain<'a> {
     fn all(interface: &'a str) -> [PortChain<'a>; 5] {
         let chain = |(family, drops)| PortChain { family, drops, interface };
         [
-            (Family::Inet, Drops::SentByPod),
-            (Family::Netdev, Drops::SentByPod),
-            (Family::Bridge, Drops::SentByPod),
-            (Family::Bridge, Drops::BetweenPorts),
-            (Family::Bridge, Drops::SentByNode),
+            (TableFamily::Inet, Drops::SentByPod),
+            (TableFamily::Netdev, Drops::SentByPod),
+            (TableFamily::Bridge, Drops::SentByPod),
+            (TableFamily::Bridge, Drops::BetweenPorts),
+            (TableFamily::Bridge, Drops::SentByNode),
         ]
         .map(chain)
     }
 
     fn of(port: HostPort<'a>) -> impl Iterator<Item = PortChain<'a>> {
         let is_wanted = move |chain: &PortChain| match chain.family {
-            Family::Inet | Family::Netdev => true,
-            Family::Bridge => port.is_bridged,
+            TableFamily::Inet | TableFamily::Netdev => true,
+            TableFamily::Bridge => port.is_bridged,
         };
         PortChain::all(port.interface).into_iter().filter(is_wanted)
     }
@@ -182,9 +182,11 @@ impl<'a> PortChain<'a> {
         const NFT_META_IIFNAME: u32 = 6;
         const NFT_META_OIFNAME: u32 = 7;
         match (self.family, self.drops) {
-            (Family::Netdev, _) => None,
-            (Family::Inet | Family::Bridge, Drops::SentByPod) => Some(NFT_META_IIFNAME),
-            (Family::Inet | Family::Bridge, Drops::BetweenPorts | Drops::SentByNode) => Some(NFT_META_OIFNAME),
+            (TableFamily::Netdev, _) => None,
+            (TableFamily::Inet | TableFamily::Bridge, Drops::SentByPod) => Some(NFT_META_IIFNAME),
+            (TableFamily::Inet | TableFamily::Bridge, Drops::BetweenPorts | Drops::SentByNode) => {
+                Some(NFT_META_OIFNAME)
+            }
         }
     }
 
@@ -194,15 +196,15 @@ impl<'a> PortChain<'a> {
         const PRIORITY: i32 = -510;
         const INGRESS_OR_PREROUTING: u32 = 0;
         let (hook, policy) = match (self.family, self.drops) {
-            (Family::Netdev, _) => (INGRESS_OR_PREROUTING, POLICY_DROP),
-            (Family::Inet | Family::Bridge, Drops::SentByPod) => (INGRESS_OR_PREROUTING, POLICY_ACCEPT),
-            (Family::Inet | Family::Bridge, Drops::BetweenPorts) => (HOOK_FORWARD, POLICY_ACCEPT),
-            (Family::Inet | Family::Bridge, Drops::SentByNode) => (HOOK_OUTPUT, POLICY_ACCEPT),
+            (TableFamily::Netdev, _) => (INGRESS_OR_PREROUTING, POLICY_DROP),
+            (TableFamily::Inet | TableFamily::Bridge, Drops::SentByPod) => (INGRESS_OR_PREROUTING, POLICY_ACCEPT),
+            (TableFamily::Inet | TableFamily::Bridge, Drops::BetweenPorts) => (HOOK_FORWARD, POLICY_ACCEPT),
+            (TableFamily::Inet | TableFamily::Bridge, Drops::SentByNode) => (HOOK_OUTPUT, POLICY_ACCEPT),
         };
         let hook = AttributeList::new().put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, PRIORITY.cast_unsigned());
         let hook = match self.family {
-            Family::Netdev => hook.put_text(HOOK_DEVICE, self.interface),
-            Family::Inet | Family::Bridge => hook,
+            TableFamily::Netdev => hook.put_text(HOOK_DEVICE, self.interface),
+            TableFamily::Inet | TableFamily::Bridge => hook,
         };
         self.attributes().put_nested(CHAIN_HOOK, hook).put_be32(CHAIN_POLICY, policy).put_text(CHAIN_TYPE, "filter")
     }
@@ -246,22 +248,23 @@ impl Side {
 
 fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
     let mut batch = Batch::new();
-    batch.push(Family::Inet, "add table", encode::NEW_TABLE, flags::CREATE, table());
+    batch.push(TableFamily::Inet, "add table", encode::NEW_TABLE, flags::CREATE, table());
     for side in &SIDES {
-        batch.push(Family::Inet, "add set", encode::NEW_SET, flags::CREATE, set(side));
+        batch.push(TableFamily::Inet, "add set", encode::NEW_SET, flags::CREATE, set(side));
     }
     for (name, hook) in [(FORWARD, HOOK_FORWARD), (OUTPUT, HOOK_OUTPUT)] {
-        batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, flags::CREATE, chain(name, hook));
+        batch.push(TableFamily::Inet, "add chain", encode::NEW_CHAIN, flags::CREATE, chain(name, hook));
         // Existing rules, from an earlier start of a pod or from another program, are replaced.
-        batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(name));
+        batch.push(TableFamily::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(name));
     }
     let of_addresses = SIDES.iter().flat_map(|side| side.offsets.map(|offset| rule(side, offset)));
     for rule in of_addresses.chain([option_answer_rule()]) {
-        batch.push(Family::Inet, "add rule", encode::NEW_RULE, flags::CREATE | flags::APPEND, rule);
+        batch.push(TableFamily::Inet, "add rule", encode::NEW_RULE, flags::CREATE | flags::APPEND, rule);
     }
     push_elements(&mut batch, "add element", encode::NEW_ELEMENT, flags::CREATE, addresses);
     if let Some(port) = port {
-        let families = if port.is_bridged { &[Family::Netdev, Family::Bridge][..] } else { &[Family::Netdev] };
+        let families =
+            if port.is_bridged { &[TableFamily::Netdev, TableFamily::Bridge][..] } else { &[TableFamily::Netdev] };
         for family in families {
             batch.push(*family, "add table", encode::NEW_TABLE, flags::CREATE, table());
         }
@@ -280,13 +283,13 @@ fn batch_to_remove(addresses: &[IpAddr]) -> Batch {
 
 fn get_table_request() -> Vec<u8> {
     const NAME: u16 = 1;
-    encode::get_request(Family::Inet, encode::GET_TABLE, AttributeList::new().put_text(NAME, TABLE))
+    encode::get_request(TableFamily::Inet, encode::GET_TABLE, AttributeList::new().put_text(NAME, TABLE))
 }
 
 fn push_elements(batch: &mut Batch, operation: &'static str, message: u16, flags: u16, addresses: &[IpAddr]) {
     for side in &SIDES {
         for keys in side.keys(addresses).chunks(ELEMENTS) {
-            batch.push(Family::Inet, operation, message, flags, elements(side, keys));
+            batch.push(TableFamily::Inet, operation, message, flags, elements(side, keys));
         }
     }
 }

@@ -98,14 +98,14 @@ fn print(output: &[u8]) -> ExitCode {
     match stdout.write_all(output).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("cannot write the result: {error}"));
+            print_error(format_args!("cannot write the result: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Prints a line to standard error.
-fn say(line: std::fmt::Arguments<'_>) {
+fn print_error(line: std::fmt::Arguments<'_>) {
     // An error of standard error cannot be reported anywhere.
     writeln!(io::stderr(), "ringfence-cni: {line}").ok();
 }

@@ -69,9 +69,9 @@ impl Request {
             Request::Add { attachment, timeout_millis } => fields.add = Some(AddFields { attachment, timeout_millis }),
             Request::Delete(id) => fields.delete = Some(id),
             Request::Check(id) => fields.check = Some(id),
-            Request::Status => fields.status = Some(Nothing {}),
+            Request::Status => fields.status = Some(NoFields {}),
         }
-        to_line(Versioned { version: VERSION, fields })
+        to_line(VersionedMessage { version: VERSION, fields })
     }
 
     /// Decodes a line, with or without its newline.
@@ -88,7 +88,7 @@ impl Request {
             } => Ok(Request::Add { attachment, timeout_millis }),
             RequestFields { add: None, delete: Some(id), check: None, status: None } => Ok(Request::Delete(id)),
             RequestFields { add: None, delete: None, check: Some(id), status: None } => Ok(Request::Check(id)),
-            RequestFields { add: None, delete: None, check: None, status: Some(Nothing {}) } => Ok(Request::Status),
+            RequestFields { add: None, delete: None, check: None, status: Some(NoFields {}) } => Ok(Request::Status),
             _ => Err(ProtocolError::Content("unknown request, or several requests in one line".into())),
         }
     }
@@ -106,7 +106,7 @@ impl Response {
             Response::Isolated { reason } => (ResultWord::Isolated, Some(reason)),
             Response::Failed { reason } => (ResultWord::Failed, Some(reason)),
         };
-        to_line(Versioned { version: VERSION, fields: ResponseFields { result, reason } })
+        to_line(VersionedMessage { version: VERSION, fields: ResponseFields { result, reason } })
     }
 
     /// Decodes a line, with or without its newline.
@@ -175,7 +175,7 @@ fn read_line(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
 
 /// Envelope of both messages. The version is read first, since the other fields depend on it.
 #[derive(Serialize)]
-struct Versioned<T> {
+struct VersionedMessage<T> {
     version: u32,
     #[serde(flatten)]
     fields: T,
@@ -195,7 +195,7 @@ struct RequestFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<AttachmentKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Nothing>,
+    status: Option<NoFields>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -206,7 +206,7 @@ struct AddFields {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Nothing {}
+struct NoFields {}
 
 #[derive(Serialize, Deserialize)]
 struct ResponseFields {

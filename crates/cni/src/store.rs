@@ -22,7 +22,7 @@ const UNFINISHED: (&str, &str) = (".", ".json.new");
 
 /// Contents of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoreContents {
     /// Sorted by file name.
     pub attachments: Vec<AttachmentRecord>,
     /// Files that are not valid attachments, with the error.
@@ -33,8 +33,8 @@ pub struct Stored {
 ///
 /// # Errors
 /// If the folder itself cannot be read.
-pub fn read_all(folder: &Path) -> io::Result<Stored> {
-    let mut stored = Stored::default();
+pub fn read_all(folder: &Path) -> io::Result<StoreContents> {
+    let mut stored = StoreContents::default();
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(stored),
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn missing_folder_is_created_with_restrictive_mode() {
         let (_whole, folder) = folder();
-        assert_eq!(read_all(&folder).unwrap(), Stored::default());
+        assert_eq!(read_all(&folder).unwrap(), StoreContents::default());
         assert!(!remove(&folder, &example().id).unwrap());
         write(&folder, &example()).unwrap();
         assert_eq!(mode(&folder), 0o700);
@@ -192,7 +192,7 @@ mod tests {
         write(&folder, &later).unwrap();
         let other = AttachmentRecord { id: AttachmentKey::new("4f1c", "net1").unwrap(), ..example() };
         write(&folder, &other).unwrap();
-        let all = Stored { attachments: vec![later.clone(), other.clone()], unreadable: vec![] };
+        let all = StoreContents { attachments: vec![later.clone(), other.clone()], unreadable: vec![] };
         assert_eq!(read_all(&folder).unwrap(), all);
         assert_eq!(read(&folder, &later.id).unwrap(), Some(later.clone()));
         assert!(remove(&folder, &later.id).unwrap());
@@ -245,7 +245,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let unfinished = folder.join(".4f1c@eth0.json.new");
         fs::write(&unfinished, &EXAMPLE[..50]).unwrap();
-        assert_eq!(read_all(&folder).unwrap(), Stored::default());
+        assert_eq!(read_all(&folder).unwrap(), StoreContents::default());
         write(&folder, &example()).unwrap();
         assert!(!unfinished.exists());
         fs::write(&unfinished, "").unwrap();
@@ -258,6 +258,6 @@ mod tests {
         let (_whole, folder) = folder();
         let long = AttachmentRecord { sandbox: "x".repeat(ATTACHMENT_BYTES), ..example() };
         assert!(write(&folder, &long).is_err());
-        assert_eq!(read_all(&folder).unwrap(), Stored::default());
+        assert_eq!(read_all(&folder).unwrap(), StoreContents::default());
     }
 }

@@ -31,6 +31,13 @@ pub enum Output {
     Json,
 }
 
+/// Value of an argument that switches a feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
 /// Parses the arguments of the process with `read`, which also checks what clap cannot express. Exits after `--help`, or
 /// if they are invalid.
 pub fn parse<C: CommandFactory>(read: impl FnOnce(&ArgMatches) -> Result<C, clap::Error>) -> C {

@@ -9,12 +9,12 @@ use std::str::FromStr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use feed::{DeltaEvent, Head, Opening, Position, Publication, sse};
+use feed::{DeltaEvent, FeedBacklog, Head, Position, StreamOpening, sse};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 
-use crate::frame::Frame;
+use crate::frame::EventFrame;
 
 /// Deltas that a subscriber may lag behind before it is disconnected: those of 256,000 addresses that change at once,
 /// or of a minute at five a second. Subscribers share them; at half a megabyte each, the largest possible, all take 128
@@ -48,7 +48,7 @@ impl FromStr for FeedForm {
 pub(crate) struct UnknownForm;
 
 /// One form of a baseline. The first is the one that is downloaded and pushed.
-pub(crate) struct Part {
+pub(crate) struct BaselineForm {
     /// `baseline`, or the name of another part.
     pub(crate) what: &'static str,
     /// File name extension.
@@ -70,16 +70,16 @@ pub(crate) struct Baseline {
     pub(crate) version: String,
     pub(crate) position: Position,
     pub(crate) count: usize,
-    parts: Arc<[Part]>,
+    parts: Arc<[BaselineForm]>,
     /// The first parts, this many, are stored; the others are other forms, encoded on request.
     stored: usize,
     /// The first part, once it was requested; the other parts are cached only while in use.
-    table: OnceCell<Arc<Encoded>>,
-    others: Box<[Mutex<Weak<Encoded>>]>,
+    table: OnceCell<Arc<EncodedForm>>,
+    others: Box<[Mutex<Weak<EncodedForm>>]>,
 }
 
 /// An encoded part.
-pub(crate) struct Encoded {
+pub(crate) struct EncodedForm {
     pub(crate) head: Head,
     pub(crate) media_type: &'static str,
     pub(crate) bytes: Bytes,
@@ -87,7 +87,7 @@ pub(crate) struct Encoded {
 }
 
 impl Baseline {
-    pub(crate) fn new(version: String, position: Position, count: usize, parts: Vec<Part>) -> Baseline {
+    pub(crate) fn new(version: String, position: Position, count: usize, parts: Vec<BaselineForm>) -> Baseline {
         Baseline::with_forms(version, position, count, parts, vec![])
     }
 
@@ -96,15 +96,15 @@ impl Baseline {
         version: String,
         position: Position,
         count: usize,
-        mut parts: Vec<Part>,
-        forms: Vec<Part>,
+        mut parts: Vec<BaselineForm>,
+        forms: Vec<BaselineForm>,
     ) -> Baseline {
         let stored = parts.len();
         parts.extend(forms);
         Baseline::of(version, position, count, parts.into(), stored)
     }
 
-    fn of(version: String, position: Position, count: usize, parts: Arc<[Part]>, stored: usize) -> Baseline {
+    fn of(version: String, position: Position, count: usize, parts: Arc<[BaselineForm]>, stored: usize) -> Baseline {
         let others = parts.iter().skip(1).map(|_| Mutex::default()).collect();
         Baseline { version, position, count, parts, stored, table: OnceCell::new(), others }
     }
@@ -120,7 +120,7 @@ impl Baseline {
     }
 
     /// An encoded form. `None` if the baseline has no such form.
-    pub(crate) async fn encoded_form(&self, form: FeedForm) -> Option<Result<Arc<Encoded>, Unencodable>> {
+    pub(crate) async fn encoded_form(&self, form: FeedForm) -> Option<Result<Arc<EncodedForm>, Unencodable>> {
         match form {
             FeedForm::Whole => Some(self.encoded().await),
             FeedForm::Numbers => self.encoded_part(FeedForm::NUMBERS).await,
@@ -128,12 +128,12 @@ impl Baseline {
     }
 
     /// The first part, encoded. Concurrent callers share one encoding.
-    pub(crate) async fn encoded(&self) -> Result<Arc<Encoded>, Unencodable> {
+    pub(crate) async fn encoded(&self) -> Result<Arc<EncodedForm>, Unencodable> {
         self.table.get_or_try_init(|| in_background(self.encode(0))).await.cloned()
     }
 
     /// An encoded part. `None` if there is no such part.
-    pub(crate) async fn encoded_part(&self, what: &str) -> Option<Result<Arc<Encoded>, Unencodable>> {
+    pub(crate) async fn encoded_part(&self, what: &str) -> Option<Result<Arc<EncodedForm>, Unencodable>> {
         let number = self.parts.iter().position(|part| part.what == what)?;
         let Some(held) = number.checked_sub(1).and_then(|number| self.others.get(number)) else {
             return Some(self.encoded().await);
@@ -150,17 +150,17 @@ impl Baseline {
     }
 
     /// The first part, encoded in the calling thread.
-    pub(crate) fn encoded_here(&self) -> Result<Arc<Encoded>, Unencodable> {
+    pub(crate) fn encoded_here(&self) -> Result<Arc<EncodedForm>, Unencodable> {
         self.encode(0)()
     }
 
-    fn encode(&self, number: usize) -> impl FnOnce() -> Result<Arc<Encoded>, Unencodable> + use<> {
+    fn encode(&self, number: usize) -> impl FnOnce() -> Result<Arc<EncodedForm>, Unencodable> + use<> {
         let (parts, position, version, count) = (self.parts.clone(), self.position, self.version.clone(), self.count);
         move || {
             let part = parts.get(number).ok_or_else(|| Unencodable("missing format".into()))?;
             let bytes = (part.encode)(position, &version)?;
             let head = Head::of(&bytes, version, position, count as u64);
-            Ok(Arc::new(Encoded { head, media_type: part.media_type, bytes, gzip: OnceCell::new() }))
+            Ok(Arc::new(EncodedForm { head, media_type: part.media_type, bytes, gzip: OnceCell::new() }))
         }
     }
 }
@@ -171,7 +171,7 @@ impl fmt::Debug for Baseline {
     }
 }
 
-impl Encoded {
+impl EncodedForm {
     pub(crate) async fn compressed(&self) -> Result<Bytes, Unencodable> {
         let bytes = self.bytes.clone();
         let compress = move || {
@@ -196,7 +196,7 @@ pub(crate) struct Channel {
     pub(crate) name: &'static str,
     state: std::sync::Mutex<State>,
     /// Frames for open streams.
-    frames: broadcast::Sender<Frame>,
+    frames: broadcast::Sender<EventFrame>,
     /// `None` for a feed without the form of numbers.
     numbers: Option<NumberStreams>,
     /// Incremented with every baseline.
@@ -205,21 +205,21 @@ pub(crate) struct Channel {
 
 /// The open streams of the form of numbers.
 struct NumberStreams {
-    frames: broadcast::Sender<Frame>,
+    frames: broadcast::Sender<EventFrame>,
     /// Encodes an empty delta.
     nothing: fn(Position) -> Vec<u8>,
 }
 
 struct State {
-    publication: Publication,
+    publication: FeedBacklog,
     /// The same deltas in the form of numbers, since the first subscription to it.
-    numbers: Option<Publication>,
+    numbers: Option<FeedBacklog>,
     /// `None` before the initial sync.
     baseline: Option<Arc<Baseline>>,
 }
 
 /// Encodes a delta as JSON for its position.
-pub(crate) type Delta = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
+pub(crate) type DeltaEncoder = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
 
 impl Channel {
     pub(crate) fn new(name: &'static str, epoch: u64) -> Arc<Channel> {
@@ -234,7 +234,7 @@ impl Channel {
 
     fn of(name: &'static str, epoch: u64, numbers: Option<NumberStreams>) -> Arc<Channel> {
         let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
-        let state = State { publication: Publication::new(epoch), numbers: None, baseline: None };
+        let state = State { publication: FeedBacklog::new(epoch), numbers: None, baseline: None };
         let state = std::sync::Mutex::new(state);
         Arc::new(Channel { name, state, frames, numbers, baselines: watch::Sender::new(0) })
     }
@@ -242,7 +242,7 @@ impl Channel {
     /// Publishes deltas that belong together, and the baseline that contains them.
     pub(crate) fn publish(
         &self,
-        deltas: Vec<Delta>,
+        deltas: Vec<DeltaEncoder>,
         baseline: impl FnOnce(Position) -> Baseline,
     ) -> Vec<Arc<DeltaEvent>> {
         self.publish_forms(deltas, vec![], baseline)
@@ -255,8 +255,8 @@ impl Channel {
     /// If that form has subscribers, and one of the two forms of a delta is missing.
     pub(crate) fn publish_forms(
         &self,
-        deltas: Vec<Delta>,
-        numbers: Vec<Delta>,
+        deltas: Vec<DeltaEncoder>,
+        numbers: Vec<DeltaEncoder>,
         baseline: impl FnOnce(Position) -> Baseline,
     ) -> Vec<Arc<DeltaEvent>> {
         let mut state = self.lock();
@@ -296,7 +296,7 @@ impl Channel {
         let mut state = self.lock();
         let position = state.publication.renew(epoch);
         if let Some(publication) = &mut state.numbers {
-            *publication = Publication::starting_at(position);
+            *publication = FeedBacklog::starting_at(position);
         }
         state.baseline = Some(Arc::new(baseline(position)));
         let pull = sse::pull(position, reason.to_owned());
@@ -307,13 +307,13 @@ impl Channel {
 
     fn carry_on(&self, frame: Bytes) {
         // An error means that there are no subscribers.
-        drop(self.frames.send(Frame::new(frame)));
+        drop(self.frames.send(EventFrame::new(frame)));
     }
 
     fn carry_on_numbers(&self, frame: Bytes) {
         if let Some(numbers) = &self.numbers {
             // An error means that this form has no subscribers.
-            drop(numbers.frames.send(Frame::new(frame)));
+            drop(numbers.frames.send(EventFrame::new(frame)));
         }
     }
 
@@ -330,14 +330,14 @@ impl Channel {
         &self,
         form: FeedForm,
         from: Option<Position>,
-    ) -> Result<(Opening, broadcast::Receiver<Frame>), UnknownForm> {
+    ) -> Result<(StreamOpening, broadcast::Receiver<EventFrame>), UnknownForm> {
         let mut state = self.lock();
         match (form, &self.numbers) {
             (FeedForm::Whole, _) => Ok((state.publication.since(from), self.frames.subscribe())),
             (FeedForm::Numbers, None) => Err(UnknownForm),
             (FeedForm::Numbers, Some(numbers)) => {
                 let position = state.publication.position();
-                let publication = state.numbers.get_or_insert_with(|| Publication::starting_at(position));
+                let publication = state.numbers.get_or_insert_with(|| FeedBacklog::starting_at(position));
                 Ok((publication.since(from), numbers.frames.subscribe()))
             }
         }

@@ -3,8 +3,6 @@
 //! The table is a function of the current objects, not of the order of events, except for resting numbers
 //! ([`crate::numbers`]). The cost of a change depends on the addresses, templates and nodes that it affects.
 
-#[cfg(test)]
-mod cases;
 mod holder;
 mod nodes;
 mod pods;
@@ -12,10 +10,12 @@ mod problems;
 mod published;
 mod reconcile;
 #[cfg(test)]
-mod sequences;
-mod shared;
+mod record_cases;
 #[cfg(test)]
-mod shared_cases;
+mod sequences;
+#[cfg(test)]
+mod shared_address_cases;
+mod shared_addresses;
 mod table;
 mod templates;
 
@@ -28,9 +28,9 @@ use ::identity::{LabelFilter, ReservedIdentity, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
 use policy::remote::{LabelPrefix, RemoteChange};
-use policy::{Change, Changed, ClusterState, DirtySet, Interner, ObjectName};
+use policy::{Change, ClusterState, DirtySet, Interner, ObjectName, StateDelta};
 
-use crate::exposure::{ExposureChange, Exposures, Reclassified};
+use crate::exposure::{ExposureChange, Exposures, ReclassifiedPods};
 use crate::numbers::Numbers;
 use crate::object::{EndpointSlice, Exposure, IdentityPod, WatchedKind, WatchedObject};
 use crate::record::Record;
@@ -41,7 +41,7 @@ use pods::{PodEntry, Pods};
 use templates::Templates;
 
 pub use nodes::AgentSelector;
-pub use published::{Changes, Identity, Replaced, Snapshot};
+pub use published::{Changes, Identity, ReplacedEntries, Snapshot};
 pub use table::IdentityTable;
 
 /// Settings that are fixed for the life of a provider.
@@ -83,7 +83,7 @@ pub struct Directory {
     stale: Stale,
     published: Snapshot,
     /// Addresses and identities that may differ from the published snapshot.
-    unpublished: Unpublished,
+    unpublished: UnpublishedChanges,
     resolved: u64,
 }
 
@@ -100,8 +100,8 @@ pub struct NumberUsage {
 
 /// Effects of a change on the state that enforcement depends on, for users of [`Directory::state`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Applied {
-    pub changed: Changed,
+pub struct StateEffects {
+    pub changed: StateDelta,
     /// Existing pods whose workload has changed. For enforcement, their objects may be unchanged.
     pub renamed: BTreeSet<ObjectName>,
     /// True if [`Directory::problems`] has changed.
@@ -119,7 +119,7 @@ struct Stale {
 }
 
 #[derive(Debug, Default)]
-struct Unpublished {
+struct UnpublishedChanges {
     addresses: DirtySet<IpAddr>,
     ids: DirtySet<Sid>,
 }
@@ -144,14 +144,14 @@ impl Directory {
             interner: Interner::new(),
             stale: Stale::default(),
             published: Snapshot::default(),
-            unpublished: Unpublished::default(),
+            unpublished: UnpublishedChanges::default(),
             resolved: 0,
         }
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, change: Change<WatchedObject>, now: Instant) -> Applied {
-        let mut applied = Applied::default();
+    pub fn apply(&mut self, change: Change<WatchedObject>, now: Instant) -> StateEffects {
+        let mut applied = StateEffects::default();
         match change {
             Change::Set(object) => self.set(object, &mut applied),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut applied),
@@ -174,16 +174,16 @@ impl Directory {
     }
 
     /// Applies a change of remote sets: addresses of pods of other clusters.
-    pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> Applied {
+    pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> StateEffects {
         let changed = self.state.apply_remote(change);
         self.stale.addresses.extend(changed.remote_addresses());
         self.reconcile(now);
-        Applied { changed, ..Applied::default() }
+        StateEffects { changed, ..StateEffects::default() }
     }
 
     /// Sets the label prefixes with which policies select remote sets.
-    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Applied {
-        Applied { changed: self.state.set_remote_prefixes(prefixes), ..Applied::default() }
+    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> StateEffects {
+        StateEffects { changed: self.state.set_remote_prefixes(prefixes), ..StateEffects::default() }
     }
 
     /// Releases the numbers whose rest has expired.
@@ -248,7 +248,7 @@ impl Directory {
         self.problems.values().flatten()
     }
 
-    fn set(&mut self, object: WatchedObject, applied: &mut Applied) {
+    fn set(&mut self, object: WatchedObject, applied: &mut StateEffects) {
         let name = object.name().clone();
         let (key, found) = ((object.kind(), name.clone()), problems::of(&object));
         applied.problems |= self.problems.get(&key).map_or(&[][..], Vec::as_slice) != found;
@@ -276,7 +276,7 @@ impl Directory {
         }
     }
 
-    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, applied: &mut Applied) {
+    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, applied: &mut StateEffects) {
         applied.problems |= self.problems.remove(&(kind, name.clone())).is_some();
         match kind {
             WatchedKind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
@@ -325,7 +325,7 @@ impl Directory {
         }
     }
 
-    fn apply_namespace(&mut self, name: &ObjectName, change: Change, applied: &mut Applied) {
+    fn apply_namespace(&mut self, name: &ObjectName, change: Change, applied: &mut StateEffects) {
         let before = self.state.namespace_labels(&name.name).cloned();
         applied.changed.join(self.state.apply(change));
         if self.state.namespace_labels(&name.name) != before.as_ref() {
@@ -333,7 +333,7 @@ impl Directory {
         }
     }
 
-    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<IdentityPod>>, applied: &mut Applied) {
+    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<IdentityPod>>, applied: &mut StateEffects) {
         let old = self.pods.get(name).cloned();
         if old.as_ref().map(|known| &known.pod) == new.as_ref() {
             return;
@@ -354,7 +354,7 @@ impl Directory {
         for known in [&old, &new].into_iter().flatten() {
             self.stale.addresses.extend(known.pod.base.addresses.iter());
         }
-        self.nodes.turn(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.stale);
+        self.nodes.update_pod(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.stale);
         let before = old.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
         let after = new.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
         let stale = &mut self.stale.templates;
@@ -367,7 +367,7 @@ impl Directory {
                     self.templates.upsert(template, pod, &self.exposures, stale);
                 }
                 if let Some((pod, template)) = before {
-                    self.templates.take(template, pod, stale);
+                    self.templates.remove(template, pod, stale);
                 }
             }
         }
@@ -399,17 +399,17 @@ impl Directory {
         self.reclassify(reclassified);
     }
 
-    fn reclassify(&mut self, reclassified: Reclassified) {
+    fn reclassify(&mut self, reclassified: ReclassifiedPods) {
         for (namespace, selector) in reclassified {
             self.templates.classify(&namespace, &selector, &self.exposures, &mut self.stale.templates);
         }
     }
 }
 
-impl Applied {
+impl StateEffects {
     /// Merges the effects of a later change.
-    pub fn join(&mut self, later: Applied) {
-        let Applied { changed, renamed, problems } = later;
+    pub fn join(&mut self, later: StateEffects) {
+        let StateEffects { changed, renamed, problems } = later;
         self.changed.join(changed);
         self.renamed.extend(renamed);
         self.problems |= problems;

@@ -9,9 +9,9 @@ mod statement;
 mod text;
 mod verdict;
 
-pub use allowlist::{Allowlist, Difference, text_of};
+pub use allowlist::{Allowlist, AllowlistDelta, text_of};
 pub use delta::EdgeDelta;
 pub(crate) use statement::remote_set;
 pub use statement::{NotALine, NotAList, Statement, StatementEnd, StatementPorts, parse, parse_line};
 pub use text::{Form, HEADER, MOST_PORTS_OF_A_RANGE, texts};
-pub use verdict::{Asked, EdgeVerdict, NotAsked, Party, RemotePods, mentions, mentions_remote, verdict};
+pub use verdict::{EdgeVerdict, NotAsked, Party, PortQuery, RemotePods, mentions, mentions_remote, verdict};

@@ -1,4 +1,4 @@
-//! Epoch numbers.
+//! Epoch numbers of the feeds: each start of a producer has a greater one.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -22,12 +22,12 @@ pub(crate) struct Exposures {
 }
 
 /// Pods whose classification may have changed: those of the namespace that one of the selectors matches.
-pub(crate) type Reclassified = Vec<(Arc<str>, Labels)>;
+pub(crate) type ReclassifiedPods = Vec<(Arc<str>, Labels)>;
 
 /// Effects of a changed exposure.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ExposureChange {
-    pub(crate) reclassified: Reclassified,
+    pub(crate) reclassified: ReclassifiedPods,
     /// Addresses that became or ceased to be an Ingress's or a Gateway's.
     pub(crate) addresses: Vec<IpAddr>,
 }
@@ -38,7 +38,7 @@ impl Exposures {
         self.open.get(namespace).is_some_and(|open| open.values().any(|selector| selects(selector, labels)))
     }
 
-    pub(crate) fn set_service(&mut self, name: &ObjectName, service: Option<Arc<Service>>) -> Reclassified {
+    pub(crate) fn set_service(&mut self, name: &ObjectName, service: Option<Arc<Service>>) -> ReclassifiedPods {
         match service {
             Some(service) => self.services.insert(name.clone(), service),
             None => self.services.remove(name),
@@ -110,7 +110,7 @@ impl Exposures {
     }
 
     /// Updates whether the Service is reachable from outside.
-    fn decide(&mut self, name: &ObjectName) -> Reclassified {
+    fn decide(&mut self, name: &ObjectName) -> ReclassifiedPods {
         let service = self.services.get(name).filter(|service| !service.selector.is_empty());
         let is_open = |service: &&Arc<Service>| service.exposed || self.named.contains_key(name);
         let new = service.filter(is_open).map(|service| service.selector.clone());

@@ -14,51 +14,53 @@ const GZIP_HEADER: Bytes = Bytes::from_static(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0,
 
 /// Content encoding of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub(crate) enum ContentCoding {
     Plain,
     Gzip,
 }
 
 /// A frame that all subscribers share.
 #[derive(Debug, Clone)]
-pub(crate) struct Frame(Arc<Shared>);
+pub(crate) struct EventFrame(Arc<SharedFrame>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedFrame {
     plain: Bytes,
     compressed: OnceLock<Bytes>,
 }
 
-impl Frame {
-    pub(crate) fn new(plain: Bytes) -> Frame {
-        Frame(Arc::new(Shared { plain, compressed: OnceLock::new() }))
+impl EventFrame {
+    pub(crate) fn new(plain: Bytes) -> EventFrame {
+        EventFrame(Arc::new(SharedFrame { plain, compressed: OnceLock::new() }))
     }
 
     /// The encoded frame, compressed on first use.
-    pub(crate) fn bytes(&self, coding: Coding) -> Bytes {
-        let Shared { plain, compressed } = &*self.0;
+    pub(crate) fn bytes(&self, coding: ContentCoding) -> Bytes {
+        let SharedFrame { plain, compressed } = &*self.0;
         match coding {
-            Coding::Plain => plain.clone(),
-            Coding::Gzip => compressed.get_or_init(|| deflate(plain)).clone(),
+            ContentCoding::Plain => plain.clone(),
+            ContentCoding::Gzip => compressed.get_or_init(|| deflate(plain)).clone(),
         }
     }
 }
 
-impl Coding {
+impl ContentCoding {
     /// The frames that open the stream of one subscriber. They are not compressed, whatever the coding: a backlog of
     /// megabytes would be compressed anew for each of the subscribers that reconnect together.
     pub(crate) fn opening(self, frames: Vec<Bytes>) -> Vec<Bytes> {
         match self {
-            Coding::Plain => frames,
-            Coding::Gzip => std::iter::once(GZIP_HEADER).chain(frames.iter().map(|frame| store(frame))).collect(),
+            ContentCoding::Plain => frames,
+            ContentCoding::Gzip => {
+                std::iter::once(GZIP_HEADER).chain(frames.iter().map(|frame| store(frame))).collect()
+            }
         }
     }
 
     /// A small frame for one subscriber.
     pub(crate) fn single(self, frame: Bytes) -> Bytes {
         match self {
-            Coding::Plain => frame,
-            Coding::Gzip => store(&frame),
+            ContentCoding::Plain => frame,
+            ContentCoding::Gzip => store(&frame),
         }
     }
 }
@@ -120,13 +122,13 @@ mod tests {
         ) {
             let opening: Vec<Bytes> = opening.into_iter().map(Bytes::from).collect();
             let mut plain = opening.concat();
-            let mut stream = Coding::Gzip.opening(opening);
+            let mut stream = ContentCoding::Gzip.opening(opening);
             for (bytes, times, is_shared) in frames {
                 let frame = Bytes::from(bytes.repeat(times));
                 plain.extend_from_slice(&frame);
                 stream.push(match is_shared {
-                    true => Frame::new(frame).bytes(Coding::Gzip),
-                    false => Coding::Gzip.single(frame),
+                    true => EventFrame::new(frame).bytes(ContentCoding::Gzip),
+                    false => ContentCoding::Gzip.single(frame),
                 });
             }
             prop_assert_eq!(inflated(&stream), plain);
@@ -135,10 +137,10 @@ mod tests {
 
     #[test]
     fn frame_is_compressed_once_for_all_subscribers() {
-        let frame = Frame::new(Bytes::from("data: {}\n".repeat(1_000)));
-        let [first, second] = [frame.clone(), frame.clone()].map(|frame| frame.bytes(Coding::Gzip));
+        let frame = EventFrame::new(Bytes::from("data: {}\n".repeat(1_000)));
+        let [first, second] = [frame.clone(), frame.clone()].map(|frame| frame.bytes(ContentCoding::Gzip));
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert!(first.len() < 100, "{}", first.len());
-        assert_eq!(frame.bytes(Coding::Plain).len(), 9_000);
+        assert_eq!(frame.bytes(ContentCoding::Plain).len(), 9_000);
     }
 }

@@ -102,7 +102,7 @@ pub(crate) enum HistoryLimit {
 }
 
 impl HistoryLimit {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             HistoryLimit::Start => "start",
             HistoryLimit::Age => "age",

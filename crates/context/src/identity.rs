@@ -15,7 +15,7 @@ use imbl::OrdMap;
 use policy::remote::RemoteSet;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::channel::{Baseline, Encode, Part, Unencodable};
+use crate::channel::{Baseline, BaselineForm, Encode, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
 use crate::labels::bounded;
 use crate::mmdb::{self, DatabaseType, Description, Value};
@@ -34,7 +34,7 @@ const LABEL_BYTES_OF_DELTA: usize = 256 << 10;
 
 /// One delta.
 #[derive(Debug, Default)]
-pub(crate) struct Chunk {
+pub(crate) struct IdentityDelta {
     upserts: Vec<Upsert>,
     removes: Vec<IpAddr>,
     id_upserts: Vec<IdUpsert>,
@@ -68,13 +68,13 @@ pub(crate) enum DeltaAudience {
 
 /// Splits changes into deltas of bounded size, ordered so that each step is a valid table: an identity is added before
 /// its first address, and removed after its last.
-pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
+pub(crate) fn chunks(changes: Changes) -> Vec<IdentityDelta> {
     let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
-    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut chunks: Vec<IdentityDelta> = Vec::new();
     let (mut entries, mut bytes) = (0, 0);
-    let mut put = |chunks: &mut Vec<Chunk>, weight: usize, entry: &mut dyn FnMut(&mut Chunk)| {
+    let mut put = |chunks: &mut Vec<IdentityDelta>, weight: usize, entry: &mut dyn FnMut(&mut IdentityDelta)| {
         if chunks.is_empty() || entries == ENTRIES_OF_DELTA || bytes + weight > LABEL_BYTES_OF_DELTA {
-            chunks.push(Chunk::default());
+            chunks.push(IdentityDelta::default());
             (entries, bytes) = (0, 0);
         }
         (entries, bytes) = (entries + 1, bytes + weight);
@@ -305,7 +305,7 @@ pub(crate) struct Exception {
     pub(crate) num: Option<u32>,
 }
 
-impl Chunk {
+impl IdentityDelta {
     pub(crate) fn json(&self, position: Position, reader: DeltaAudience) -> Vec<u8> {
         let has_rows = !self.id_upserts.is_empty() || !self.id_removes.is_empty();
         let rows = || Rows {
@@ -327,7 +327,7 @@ impl Chunk {
 
 /// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
-    Chunk::default().json(at, DeltaAudience::Relay)
+    IdentityDelta::default().json(at, DeltaAudience::Relay)
 }
 
 /// The version of a table.
@@ -362,8 +362,8 @@ pub(crate) fn baseline(
         serde_json::to_vec(&written).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let parts = vec![
-        Part { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, encode: database },
-        Part { what: "ids", extension: "ids.json", media_type: "application/json", encode: identities },
+        BaselineForm { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, encode: database },
+        BaselineForm { what: "ids", extension: "ids.json", media_type: "application/json", encode: identities },
     ];
     Baseline::with_forms(version, position, count, parts, vec![numbers])
 }

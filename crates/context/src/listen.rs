@@ -23,13 +23,13 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
-use crate::frame::Coding;
+use crate::channel::{Baseline, Channel, EncodedForm, FeedForm, Unencodable, UnknownForm};
+use crate::frame::ContentCoding;
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::ranges::RangeRecords;
 use crate::remote;
-use crate::status::{HistoryReport, ProviderStatus, Published};
+use crate::status::{HistoryReport, ProviderStatus, PublishedBaseline};
 
 /// Time without an acknowledgement after which the kernel closes the connection (tcp(7), TCP_USER_TIMEOUT), whether the
 /// peer is gone or reads nothing.
@@ -37,7 +37,7 @@ const UNREAD_FOR: Duration = Duration::from_secs(30);
 
 /// A served feed.
 #[derive(Clone)]
-pub(crate) struct Served {
+pub(crate) struct ServedFeed {
     pub(crate) channel: Arc<Channel>,
     pub(crate) figures: FeedFigures,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Served {
 pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<ProviderStatus>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) feeds: Arc<[Served]>,
+    pub(crate) feeds: Arc<[ServedFeed]>,
     /// `None` if no history is kept.
     pub(crate) history: Option<SharedHistory>,
     pub(crate) ranges: Arc<RangeRecords>,
@@ -65,8 +65,8 @@ impl Sources {
         self.history.as_ref().and_then(|history| history.lock().usage(now))
     }
 
-    fn feed(&self, name: &str) -> Result<&Served, Refusal> {
-        let known = |served: &&Served| served.channel.name == name;
+    fn feed(&self, name: &str) -> Result<&ServedFeed, Refusal> {
+        let known = |served: &&ServedFeed| served.channel.name == name;
         self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "feed not found"))
     }
 }
@@ -147,7 +147,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 
 async fn status(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
-    let published = |baseline: Arc<Baseline>| Published {
+    let published = |baseline: Arc<Baseline>| PublishedBaseline {
         of_version: baseline.version.clone(),
         position: baseline.position,
         count: baseline.count,
@@ -186,7 +186,7 @@ fn unknown_form(error: UnknownForm) -> Refusal {
     refuse(StatusCode::BAD_REQUEST, error.to_string())
 }
 
-async fn encoded(served: &Served, baseline: &Baseline, form: FeedForm) -> Result<Arc<Encoded>, Refusal> {
+async fn encoded(served: &ServedFeed, baseline: &Baseline, form: FeedForm) -> Result<Arc<EncodedForm>, Refusal> {
     let encoded = baseline.encoded_form(form).await.ok_or_else(|| unknown_form(UnknownForm))?.map_err(broken)?;
     if form == FeedForm::Whole {
         served.figures.encoded(encoded.bytes.len());
@@ -261,8 +261,8 @@ async fn deltas(
         }
     };
     let form = form(query.form.as_deref())?;
-    let coding = if accepts_gzip(&headers) { Coding::Gzip } else { Coding::Plain };
-    let stream = stream::follow(served, form, from, coding).map_err(unknown_form)?;
+    let coding = if accepts_gzip(&headers) { ContentCoding::Gzip } else { ContentCoding::Plain };
+    let stream = stream::subscribe(served, form, from, coding).map_err(unknown_form)?;
     let body = match session {
         Some(Extension(session)) => Body::from_stream(stream.take_until(Box::pin(session.revoked()))),
         None => Body::from_stream(stream),
@@ -270,14 +270,14 @@ async fn deltas(
     let mut answer =
         ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store"), (VARY, "accept-encoding")], body)
             .into_response();
-    if coding == Coding::Gzip {
+    if coding == ContentCoding::Gzip {
         answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(answer)
 }
 
 /// The feed and its baseline.
-fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Refusal> {
+fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a ServedFeed, Arc<Baseline>), Refusal> {
     let served = sources.feed(name)?;
     let nothing = || "nothing published yet: initial sync not complete".to_owned();
     let unready = || match name {

@@ -25,7 +25,7 @@ use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
 use crate::remote::RemoteReport;
 use crate::status::ProviderStatus;
-pub(crate) use feed::{FeedFigures, Outlet};
+pub(crate) use feed::{FeedDestination, FeedFigures};
 use history::HistoryFigures;
 pub(crate) use remote::RemoteFigures;
 

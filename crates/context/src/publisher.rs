@@ -9,17 +9,17 @@ use policy::remote::RemoteChange;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use crate::channel::{Channel, Delta};
-use crate::declared;
+use crate::channel::{Channel, DeltaEncoder};
+use crate::edge_publication;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
-use crate::identity::{Chunk, DeltaAudience};
+use crate::identity::{DeltaAudience, IdentityDelta};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{WatchedKind, WatchedObject};
-use crate::push::{Outbox, Pending};
-use crate::remote::Snapshot;
+use crate::published_tables::{Deltas, Tables};
+use crate::push::{Outbox, QueuedDelta};
+use crate::remote::ExportInput;
 use crate::status::ProviderStatus;
-use crate::tables::{Deltas, Tables};
 
 /// How long the first publication waits for optional kinds and for the sets of other clusters, once the required kinds
 /// are listed. Later ones are published as deltas.
@@ -27,13 +27,13 @@ const CLASSIFYING_WITHIN: Duration = Duration::from_secs(2);
 
 /// The published sets of other clusters.
 pub(crate) struct RemoteSnapshots {
-    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    snapshots: watch::Receiver<Option<Arc<ExportInput>>>,
     /// The snapshot that the tables contain.
-    applied: Option<Arc<Snapshot>>,
+    applied: Option<Arc<ExportInput>>,
 }
 
 impl RemoteSnapshots {
-    pub(crate) fn new(snapshots: watch::Receiver<Option<Arc<Snapshot>>>) -> RemoteSnapshots {
+    pub(crate) fn new(snapshots: watch::Receiver<Option<Arc<ExportInput>>>) -> RemoteSnapshots {
         RemoteSnapshots { snapshots, applied: None }
     }
 
@@ -132,11 +132,11 @@ impl Publisher {
             };
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(event) => self.take(event),
+                    Some(event) => self.apply(event),
                     None => return,
                 },
                 () = turn => {}
-                () = other_snapshot(self.remote.as_mut()) => self.take_remote(),
+                () = other_snapshot(self.remote.as_mut()) => self.apply_remote(),
                 changed = self.elected.changed() => match changed {
                     Ok(()) => self.lead(),
                     Err(_) => return,
@@ -161,7 +161,7 @@ impl Publisher {
         [due, self.tables.directory().next_expiry()].into_iter().flatten().min()
     }
 
-    fn take(&mut self, event: SourceEvent<WatchedObject>) {
+    fn apply(&mut self, event: SourceEvent<WatchedObject>) {
         match event {
             SourceEvent::Changes(changes) => {
                 for timed in changes {
@@ -200,7 +200,7 @@ impl Publisher {
         }
     }
 
-    fn take_remote(&mut self) {
+    fn apply_remote(&mut self) {
         let now = Instant::now();
         for change in self.remote.iter_mut().flat_map(RemoteSnapshots::take_changes) {
             self.tables.apply_remote(change, now);
@@ -212,7 +212,7 @@ impl Publisher {
 
     fn publish(&mut self, now: Instant) {
         if self.identity.channel.baseline().is_some() {
-            if self.debounce.take(now) {
+            if self.debounce.take_due(now) {
                 self.publish_changes(now);
                 self.debounce.published(now, Instant::now());
             }
@@ -263,20 +263,20 @@ impl Publisher {
         if has_other_ledger || !identities.is_empty() {
             is_published = true;
             self.metrics.set_identities(self.tables.directory());
-            let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
-            let delta = |chunk: &Arc<Chunk>| -> Delta {
+            let chunks: Vec<Arc<IdentityDelta>> = identities.into_iter().map(Arc::new).collect();
+            let delta = |chunk: &Arc<IdentityDelta>| -> DeltaEncoder {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.json(at, DeltaAudience::Follower))
             };
-            let number_delta = |chunk: &Arc<Chunk>| -> Delta {
+            let number_delta = |chunk: &Arc<IdentityDelta>| -> DeltaEncoder {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.number_json(at))
             };
             let deltas = chunks.iter().map(delta).collect();
             let number_deltas = chunks.iter().map(number_delta).collect();
             let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
-            let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<Chunk>)| {
-                Pending::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
+            let pushed = |(event, chunk): (&Arc<feed::DeltaEvent>, &Arc<IdentityDelta>)| {
+                QueuedDelta::delta(event.position, chunk.json(event.position, DeltaAudience::Relay).into())
             };
             self.identity.forward(events.len(), events.iter().zip(&chunks).map(pushed));
         }
@@ -285,10 +285,10 @@ impl Publisher {
         let version = self.tables.edges_version();
         if !edges.is_empty() || self.declared.channel.baseline().is_some_and(|known| known.version != version) {
             is_published = true;
-            let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
+            let delta = |chunk: edge_publication::DeclaredDelta| -> DeltaEncoder { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
-            let pushed = |event: &Arc<feed::DeltaEvent>| Pending::delta(event.position, event.json.clone());
+            let pushed = |event: &Arc<feed::DeltaEvent>| QueuedDelta::delta(event.position, event.json.clone());
             self.declared.forward(events.len(), events.iter().map(pushed));
         }
         if let Some(since) = waiting_since.filter(|_| is_published) {
@@ -337,7 +337,7 @@ async fn other_snapshot(remote: Option<&mut RemoteSnapshots>) {
 
 impl Way {
     /// Sends published deltas to the relay's outbox, too.
-    fn forward(&self, count: usize, deltas: impl Iterator<Item = Pending>) {
+    fn forward(&self, count: usize, deltas: impl Iterator<Item = QueuedDelta>) {
         if let Some(baseline) = self.channel.baseline() {
             self.figures.published(count, baseline.position, baseline.count);
         }

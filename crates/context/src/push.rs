@@ -19,10 +19,10 @@ use reqwest::{RequestBuilder, Response, Url};
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel};
-use crate::leading::Assurance;
-use crate::metrics::{FeedFigures, Outlet};
+use crate::leader_election::Assurance;
+use crate::metrics::{FeedDestination, FeedFigures};
 use confirmation::{Confirmation, HeldBaseline};
-pub(crate) use outbox::{Outbox, Pending};
+pub(crate) use outbox::{Outbox, QueuedDelta};
 
 /// Initial backoff.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
@@ -130,19 +130,19 @@ impl Push {
     async fn lead(&self, backoff: &mut Backoff) -> bool {
         let mut leads = self.leads.clone();
         tokio::select! {
-            () = self.keep_up(backoff) => false,
+            () = self.push_updates(backoff) => false,
             // The channel closes on shutdown.
             ended = leads.wait_for(|leads| !leads) => ended.is_ok(),
         }
     }
 
-    async fn keep_up(&self, backoff: &mut Backoff) {
+    async fn push_updates(&self, backoff: &mut Backoff) {
         let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
         let mut renewal = Renewal::new();
         let mut confirmation = Confirmation::new(self.interval);
         let (mut refusals, mut refused) = (0, false);
         loop {
-            let due = renewal.put_off(self.due(pushed.as_ref()));
+            let due = renewal.delay(self.due(pushed.as_ref()));
             let outcome = match (due, self.outbox.first()) {
                 // The relay may accept a baseline even if it refuses the pending deltas.
                 (Due::Now(baseline), first) if pushed.is_none() || first.is_none() || refused => {
@@ -202,9 +202,9 @@ impl Push {
             if self.outbox.take_dropped() {
                 pushed = None;
                 let notice = self.channel.publish_notice(self.nothing);
-                let pending = |event: Arc<feed::DeltaEvent>| Pending {
+                let pending = |event: Arc<feed::DeltaEvent>| QueuedDelta {
                     is_notice: true,
-                    ..Pending::delta(event.position, event.json.clone())
+                    ..QueuedDelta::delta(event.position, event.json.clone())
                 };
                 self.outbox.enqueue(notice.map(pending));
                 self.figures.waiting(self.outbox.waiting());
@@ -212,7 +212,7 @@ impl Push {
             match outcome {
                 Ok(()) => {
                     backoff.reset();
-                    self.figures.delivered(Outlet::Relay);
+                    self.figures.delivered(FeedDestination::Relay);
                 }
                 Err(failure) => {
                     self.record_failure(&failure);
@@ -234,12 +234,12 @@ impl Push {
             }
         };
         if confirmation.recovers() {
-            self.figures.confirmed(Outlet::Relay);
+            self.figures.confirmed(FeedDestination::Relay);
         }
         let has_it = confirmation.answered(&held, &baseline.version);
         if !has_it {
             tracing::warn!(feed = self.channel.name, "{held}; pushing the baseline {} again", baseline.version);
-            self.figures.reseeded(Outlet::Relay);
+            self.figures.reseeded(FeedDestination::Relay);
         }
         has_it
     }
@@ -259,7 +259,7 @@ impl Push {
 
     fn record_failure(&self, failure: &Failure) {
         let message = failure.to_string();
-        if self.figures.failed(Outlet::Relay, &message) {
+        if self.figures.failed(FeedDestination::Relay, &message) {
             tracing::warn!(feed = self.channel.name, "{message}; retrying with backoff");
         }
     }
@@ -307,7 +307,7 @@ impl Push {
         self.send(request.body(encoded.bytes.clone()), BASELINE_PATIENCE).await
     }
 
-    async fn push_delta(&self, delta: &Pending) -> Result<(), Failure> {
+    async fn push_delta(&self, delta: &QueuedDelta) -> Result<(), Failure> {
         let request = self.relay.client.post(self.url("delta")?).header(CONTENT_TYPE, "application/json");
         self.send(request.body(delta.json.clone()), DELTA_PATIENCE).await
     }
@@ -328,10 +328,10 @@ impl Push {
     async fn answer(&self, request: RequestBuilder, patience: Duration) -> Result<Response, Failure> {
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token));
-        self.assurance.given().await;
+        self.assurance.wait().await;
         let began = Instant::now();
         let answer = request.timeout(patience).send().await;
-        self.figures.took(Outlet::Relay, began.elapsed());
+        self.figures.took(FeedDestination::Relay, began.elapsed());
         answer.map_err(|e| Failure::Unreachable(causes(&e)))
     }
 }
@@ -364,7 +364,7 @@ impl Renewal {
         self.not_before = Some(Instant::now() + self.backoff.wait());
     }
 
-    fn put_off(&self, due: Due) -> Due {
+    fn delay(&self, due: Due) -> Due {
         match (due, self.not_before) {
             (Due::Now(_), Some(at)) if at > Instant::now() => Due::At(at),
             (due, _) => due,

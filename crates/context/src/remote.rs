@@ -15,7 +15,7 @@ mod report;
 pub mod state;
 mod table;
 
-pub(crate) use calico::{Export, Exporter, Failures, Snapshot};
+pub(crate) use calico::{Export, ExportInput, Exporter, Failures};
 pub(crate) use policy::remote::wire::FEED;
-pub(crate) use publisher::{Outlet, Publisher, Settings};
+pub(crate) use publisher::{Outlet, RemotePublisher, RemoteSettings};
 pub(crate) use report::RemoteReport;

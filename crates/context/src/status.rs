@@ -9,7 +9,7 @@ use cluster::Problem;
 use serde::Serialize;
 
 use crate::history::{Clock, HistoryUsage};
-use crate::metrics::{FeedFigures, Outlet};
+use crate::metrics::{FeedDestination, FeedFigures};
 use crate::remote;
 
 #[derive(Debug, Clone, Default)]
@@ -53,7 +53,7 @@ pub(crate) struct ProviderStatusReport {
 #[serde(rename_all = "camelCase")]
 struct FeedReport {
     #[serde(flatten)]
-    baseline: Option<Published>,
+    baseline: Option<PublishedBaseline>,
     subscribers: usize,
     push_backlog: usize,
     relay: DeliveryReport,
@@ -62,7 +62,7 @@ struct FeedReport {
 
 /// The current baseline.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Published {
+pub(crate) struct PublishedBaseline {
     #[serde(rename = "version")]
     pub(crate) of_version: String,
     #[serde(flatten)]
@@ -86,7 +86,7 @@ impl HistoryReport {
     pub(crate) fn of(usage: HistoryUsage, clock: Clock) -> HistoryReport {
         let HistoryUsage { started, oldest, limit, changes, bytes } = usage;
         let [oldest, started] = [oldest, started].map(|moment| clock.time_of(moment).to_string());
-        HistoryReport { oldest, started, limited_by: limit.word(), changes, bytes }
+        HistoryReport { oldest, started, limited_by: limit.as_str(), changes, bytes }
     }
 }
 
@@ -113,7 +113,7 @@ impl ProviderStatus {
 
     pub(crate) fn report<'a>(
         &self,
-        feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
+        feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<PublishedBaseline>)>,
         remote: Option<Arc<remote::RemoteReport>>,
         history: Option<HistoryReport>,
         port: PortReport,
@@ -125,13 +125,13 @@ impl ProviderStatus {
             let ago = delivered.last.map(|at| now.saturating_duration_since(at).as_secs());
             DeliveryReport { last_success_seconds_ago: ago, failure: delivered.failure }
         };
-        let of_feed = |(figures, baseline): (&'a FeedFigures, Option<Published>)| {
+        let of_feed = |(figures, baseline): (&'a FeedFigures, Option<PublishedBaseline>)| {
             let report = FeedReport {
                 baseline,
                 subscribers: figures.subscribers(),
                 push_backlog: figures.backlog(),
-                relay: delivery(figures, Outlet::Relay),
-                store: delivery(figures, Outlet::Store),
+                relay: delivery(figures, FeedDestination::Relay),
+                store: delivery(figures, FeedDestination::Store),
             };
             (figures.name, report)
         };

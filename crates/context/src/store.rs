@@ -3,7 +3,7 @@
 //! Objects are immutable: their names contain version and position. `<feed>/latest.json` points to the newest and is
 //! written last, so that its objects exist. Older objects are removed some baselines later.
 
-mod keeping;
+mod sync;
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::{Baseline, Unencodable};
 use crate::cli::StoreUrl;
-use crate::leading::Assurance;
-pub(crate) use keeping::Keeping;
+use crate::leader_election::Assurance;
+pub(crate) use sync::StoreSync;
 
 /// Older baselines that are kept: a reader of the pointer has as many intervals to read the objects that it names.
 const OLDER_KEPT: usize = 4;
@@ -48,14 +48,14 @@ pub(crate) struct Latest {
     #[serde(flatten)]
     pub(crate) head: Head,
     /// The objects of this baseline by part, the table first.
-    pub(crate) objects: Vec<Stored>,
+    pub(crate) objects: Vec<StoredForm>,
     /// Objects of previous baselines, oldest first.
     #[serde(default)]
     older: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Stored {
+pub(crate) struct StoredForm {
     /// `baseline`, or the name of another part.
     pub(crate) what: String,
     /// Its name beside `latest.json`.
@@ -114,7 +114,7 @@ impl Store {
     /// Writes a baseline of the feed, then the pointer to it, then removes old objects. Objects of a failed try are
     /// added to `left`, and the next try removes them first, since it may need their space. Returns the error of
     /// removing old objects, which does not prevent new ones from being stored.
-    pub(crate) async fn keep(
+    pub(crate) async fn write_baseline(
         &self,
         feed: &str,
         baseline: &Baseline,
@@ -142,7 +142,7 @@ impl Store {
             let object = format!("{stem}.{extension}");
             left.push(object.clone());
             self.write(&self.path(feed, &object), bytes, assurance).await?;
-            objects.push(Stored { what: what.into(), object });
+            objects.push(StoredForm { what: what.into(), object });
         }
         let is_new = |name: &String| !objects.iter().any(|stored| stored.object == *name);
         let before = before.map_or_else(Vec::new, |latest| {
@@ -166,7 +166,7 @@ impl Store {
     async fn clear(&self, feed: &str, left: &mut Vec<String>, assurance: &Assurance) -> Result<(), StoreError> {
         while let Some(name) = left.last() {
             let path = self.path(feed, name);
-            assurance.given().await;
+            assurance.wait().await;
             match self.objects.delete(&path).await {
                 // It was never written, or removed by someone else.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => drop(left.pop()),
@@ -217,7 +217,7 @@ impl Store {
     }
 
     async fn write(&self, path: &Path, bytes: Bytes, assurance: &Assurance) -> Result<(), StoreError> {
-        assurance.given().await;
+        assurance.wait().await;
         let written = self.objects.put(path, PutPayload::from_bytes(bytes)).await;
         written.map(|_| ()).map_err(|error| StoreError::Failed { what: path.to_string(), error })
     }

@@ -16,7 +16,7 @@ impl Sum {
     }
 
     /// Removes an entry, which was added before.
-    pub fn take(&mut self, digest: u128) {
+    pub fn remove(&mut self, digest: u128) {
         self.count -= 1;
         self.sum = self.sum.wrapping_sub(digest);
     }
@@ -51,7 +51,7 @@ mod tests {
         let (a, b, c) = (u128::MAX - 5, 7, u128::MAX / 3);
         assert_eq!(sum(&[a, b, c]).version(), sum(&[c, a, b]).version());
         let mut taken = sum(&[a, b, c]);
-        taken.take(b);
+        taken.remove(b);
         assert_eq!(taken, sum(&[c, a]));
         let all = [sum(&[]), sum(&[0]), sum(&[a]), sum(&[a, b]), sum(&[a, a]), sum(&[a, b, c])].map(Sum::version);
         assert!(all.iter().enumerate().all(|(i, version)| !all[..i].contains(version)), "{all:?}");

@@ -25,10 +25,10 @@ pub struct DeliveryView {
 
 /// Delivery counters, shared with the sender tasks.
 #[derive(Debug, Clone, Default)]
-pub struct DeliveryFigures(Arc<Shared>);
+pub struct DeliveryFigures(Arc<DeliveryState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct DeliveryState {
     figures: Mutex<Figures>,
     /// Number of changes of acknowledged or dropped records.
     changes: watch::Sender<u64>,

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 pub use reqwest::{Response, StatusCode, Url};
 pub use server_url::{is_exposed, parse_server_url};
 
-use self::exchange::{Exchange, Stream};
-use crate::sse::{self, Parsed, PullData, TooLong};
+use self::exchange::{BodyStream, Exchange};
+use crate::sse::{self, ParsedEvent, PullData, TooLong};
 use pacing::Backoff;
 
 use crate::{Access, AccessError, Follower, Head, HeadError, Next, Position, Pull};
@@ -109,12 +109,12 @@ pub enum Update {
         json: Bytes,
     },
     /// Keep the table, which may be stale. The client retries.
-    Lost(Lost),
+    Lost(ConnectionLoss),
 }
 
 /// Reason why the feed is interrupted.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum ConnectionLoss {
     /// The credentials cannot be read; no request was sent.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -173,9 +173,9 @@ pub enum Lost {
     Apart(Pull),
 }
 
-impl Lost {
-    fn transport(url: &Url, source: reqwest::Error) -> Lost {
-        Lost::Transport { url: url.clone(), source: source.without_url() }
+impl ConnectionLoss {
+    fn transport(url: &Url, source: reqwest::Error) -> ConnectionLoss {
+        ConnectionLoss::Transport { url: url.clone(), source: source.without_url() }
     }
 }
 
@@ -224,7 +224,7 @@ pub async fn follow(source: FeedSource, updates: mpsc::Sender<Update>) -> Result
     }
     tokio::select! {
         () = updates.closed() => Ok(()),
-        Gone = follow_in_turn(&source, &updates) => Ok(()),
+        Gone = follow_urls(&source, &updates) => Ok(()),
     }
 }
 
@@ -255,7 +255,7 @@ impl HttpClient<'_> {
 /// The receiver of the updates was dropped.
 struct Gone;
 
-async fn follow_in_turn(source: &FeedSource, updates: &mpsc::Sender<Update>) -> Gone {
+async fn follow_urls(source: &FeedSource, updates: &mpsc::Sender<Update>) -> Gone {
     let mut http = HttpClient { source, current: None };
     let mut backoff = Backoff::new(source.timing.retry_first, source.timing.retry_longest);
     let mut follower = Follower::new();
@@ -273,8 +273,8 @@ async fn follow_in_turn(source: &FeedSource, updates: &mpsc::Sender<Update>) -> 
             let exchange = Exchange { http: &http, source, url };
             let mut session = Session { exchange, follower: &mut follower, updates, joined: false };
             let lost = match session.run().await {
-                End::Gone => return Gone,
-                End::Lost(lost) => lost,
+                SessionEnd::Gone => return Gone,
+                SessionEnd::Lost(lost) => lost,
             };
             if session.joined {
                 backoff.reset();
@@ -296,24 +296,24 @@ struct Session<'a> {
     joined: bool,
 }
 
-enum End {
+enum SessionEnd {
     Gone,
-    Lost(Lost),
+    Lost(ConnectionLoss),
 }
 
-impl<E: Into<Lost>> From<E> for End {
-    fn from(lost: E) -> End {
-        End::Lost(lost.into())
+impl<E: Into<ConnectionLoss>> From<E> for SessionEnd {
+    fn from(lost: E) -> SessionEnd {
+        SessionEnd::Lost(lost.into())
     }
 }
 
 impl Session<'_> {
-    async fn run(&mut self) -> End {
+    async fn run(&mut self) -> SessionEnd {
         let Err(end) = self.follow_stream().await;
         end
     }
 
-    async fn follow_stream(&mut self) -> Result<std::convert::Infallible, End> {
+    async fn follow_stream(&mut self) -> Result<std::convert::Infallible, SessionEnd> {
         let mut stream = self.exchange.open_stream(self.follower.position()).await?;
         self.begin(&mut stream).await?;
         loop {
@@ -334,7 +334,7 @@ impl Session<'_> {
         }
     }
 
-    async fn begin(&mut self, stream: &mut Stream) -> Result<(), End> {
+    async fn begin(&mut self, stream: &mut BodyStream) -> Result<(), SessionEnd> {
         let event = stream.next().await?;
         if event.event != sse::POSITION {
             return Err(not_understood(&event, "a stream begins with its position").into());
@@ -349,7 +349,7 @@ impl Session<'_> {
         }
     }
 
-    async fn delta(&mut self, event: Parsed) -> Result<(), End> {
+    async fn delta(&mut self, event: ParsedEvent) -> Result<(), SessionEnd> {
         let position: Position = event.id.parse().map_err(|e| not_understood(&event, e))?;
         match self.follower.delta(position) {
             Next::Apply => self.hand_on(Update::Delta { position, json: event.data.into() }).await,
@@ -358,7 +358,7 @@ impl Session<'_> {
     }
 
     /// The stream is not read during the download: its pending deltas are in the baseline already or follow it.
-    async fn pull_if_needed(&mut self, next: Next) -> Result<(), End> {
+    async fn pull_if_needed(&mut self, next: Next) -> Result<(), SessionEnd> {
         match next {
             Next::Apply | Next::Known => return Ok(()),
             Next::Pull(why) => tracing::debug!(url = %self.exchange.url, %why, "a baseline is needed"),
@@ -371,19 +371,19 @@ impl Session<'_> {
                 self.joined = true;
                 Ok(())
             }
-            Next::Pull(why) => Err(Lost::Apart(why).into()),
+            Next::Pull(why) => Err(ConnectionLoss::Apart(why).into()),
         }
     }
 
-    async fn hand_on(&self, update: Update) -> Result<(), End> {
-        self.updates.send(update).await.map_err(|_| End::Gone)
+    async fn hand_on(&self, update: Update) -> Result<(), SessionEnd> {
+        self.updates.send(update).await.map_err(|_| SessionEnd::Gone)
     }
 }
 
-fn understood<T: serde::de::DeserializeOwned>(event: &Parsed) -> Result<T, Lost> {
+fn understood<T: serde::de::DeserializeOwned>(event: &ParsedEvent) -> Result<T, ConnectionLoss> {
     serde_json::from_slice(&event.data).map_err(|e| not_understood(event, e))
 }
 
-fn not_understood(event: &Parsed, why: impl ToString) -> Lost {
-    Lost::NotUnderstood { event: event.event.chars().take(32).collect(), why: why.to_string() }
+fn not_understood(event: &ParsedEvent, why: impl ToString) -> ConnectionLoss {
+    ConnectionLoss::NotUnderstood { event: event.event.chars().take(32).collect(), why: why.to_string() }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::publication::Bounds;
 use crate::sse::{self, Parser, PullData};
-use crate::{DeltaEvent, Follower, Next, Position, Publication};
+use crate::{DeltaEvent, FeedBacklog, Follower, Next, Position};
 
 type KeyTable = BTreeMap<u8, u8>;
 
@@ -29,7 +29,7 @@ fn apply(table: &mut KeyTable, delta: Delta) {
 struct Producer {
     live: KeyTable,
     published: KeyTable,
-    publication: Publication,
+    publication: FeedBacklog,
 }
 
 impl Producer {
@@ -166,7 +166,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let publication = Publication::with_bounds(1, BOUNDS);
+        let publication = FeedBacklog::with_bounds(1, BOUNDS);
         let producer = Producer { live: KeyTable::new(), published: KeyTable::new(), publication };
         World { producer, consumers: Default::default(), epoch: 1 }
     }
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply(&mut self, step: Step) {
         match step {
             Step::Set(key, value) => drop(self.producer.live.insert(key, value)),
             Step::Remove(key) => drop(self.producer.live.remove(&key)),
@@ -188,7 +188,7 @@ impl World {
             }
             Step::Restart => {
                 self.epoch += 1;
-                self.producer.publication = Publication::with_bounds(self.epoch, BOUNDS);
+                self.producer.publication = FeedBacklog::with_bounds(self.epoch, BOUNDS);
                 self.producer.published = self.producer.live.clone();
                 self.consumers.iter_mut().for_each(|consumer| consumer.stream = None);
             }
@@ -222,17 +222,17 @@ impl World {
     fn converge(&mut self, broken: [bool; CONSUMERS]) {
         for (c, broken) in broken.into_iter().enumerate() {
             if broken {
-                self.take(Step::Disconnect(c));
+                self.apply(Step::Disconnect(c));
             }
         }
-        self.take(Step::Flush);
+        self.apply(Step::Flush);
         for c in 0..CONSUMERS {
             for _ in 0..8 {
                 if self.consumers[c].stream.is_none() {
-                    self.take(Step::Connect(c));
+                    self.apply(Step::Connect(c));
                 }
-                self.take(Step::Read(c));
-                self.take(Step::Arrive(c));
+                self.apply(Step::Read(c));
+                self.apply(Step::Arrive(c));
             }
         }
     }
@@ -251,7 +251,7 @@ proptest! {
                 Step::Set(..) | Step::Remove(_) | Step::Flush | Step::Restart | Step::Renew | Step::Disconnect(_)
                 | Step::Duplicate(..) | Step::Read(_) | Step::Arrive(_) => {}
             }
-            world.take(step);
+            world.apply(step);
         }
         world.converge(broken);
         for consumer in &world.consumers {
@@ -265,16 +265,16 @@ proptest! {
     fn lost_delta_is_recovered_after_next_one(steps in prop::collection::vec(step(), 0..80), last in any::<u8>()) {
         let mut world = World::new();
         for c in 0..CONSUMERS {
-            world.take(Step::Connect(c));
+            world.apply(Step::Connect(c));
         }
         world.converge([false; CONSUMERS]);
         let lost = |step: &Step| !matches!(step, Step::Connect(_) | Step::Disconnect(_) | Step::Restart);
         for step in steps.into_iter().filter(lost) {
-            world.take(step);
+            world.apply(step);
         }
-        world.take(Step::Set(0, last));
-        world.take(Step::Flush);
-        world.take(Step::Set(0, last.wrapping_add(1)));
+        world.apply(Step::Set(0, last));
+        world.apply(Step::Flush);
+        world.apply(Step::Set(0, last.wrapping_add(1)));
         world.converge([false; CONSUMERS]);
         for consumer in &world.consumers {
             prop_assert_eq!(&consumer.table, &world.producer.live);

@@ -11,9 +11,9 @@
 //! A producer with two deltas, and a subscriber whose stream loses the first one:
 //!
 //! ```
-//! use feed::{Follower, Next, Publication, Pull, sse};
+//! use feed::{FeedBacklog, Follower, Next, Pull, sse};
 //!
-//! let mut publication = Publication::new(1_700_000_000_000);
+//! let mut publication = FeedBacklog::new(1_700_000_000_000);
 //! let opening = publication.since(None);
 //! let lost = publication.publish(|_| br#"{"upserts":[1]}"#.to_vec());
 //! let second = publication.publish(|_| br#"{"upserts":[2]}"#.to_vec());
@@ -56,4 +56,4 @@ pub use access::{Access, AccessError, install_tls_provider, read_basic_auth};
 pub use follower::{Follower, Next, Pull};
 pub use head::{Digest, Head, HeadError};
 pub use position::{Position, PositionError};
-pub use publication::{DeltaEvent, NoReplay, Opening, Publication};
+pub use publication::{DeltaEvent, FeedBacklog, NoReplay, StreamOpening};

@@ -50,7 +50,7 @@ impl DeltaEvent {
 
 /// Position and backlog of one feed.
 #[derive(Debug)]
-pub struct Publication {
+pub struct FeedBacklog {
     position: Position,
     bounds: Bounds,
     /// Consecutive deltas up to `position`.
@@ -60,7 +60,7 @@ pub struct Publication {
 
 /// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opening {
+pub struct StreamOpening {
     /// The stream carries the deltas after this position.
     pub begins: Position,
     /// Deltas after `begins` that were published before the subscription, or why a baseline is needed instead.
@@ -107,7 +107,7 @@ impl fmt::Display for NoReplay {
     }
 }
 
-impl Opening {
+impl StreamOpening {
     /// Frames that are written to the stream first.
     pub fn frames(&self) -> Vec<Bytes> {
         let mut frames = vec![sse::position(self.begins)];
@@ -119,20 +119,20 @@ impl Opening {
     }
 }
 
-impl Publication {
+impl FeedBacklog {
     /// Starts at seq 0.
-    pub fn new(epoch: u64) -> Publication {
-        Publication::with_bounds(epoch, Bounds::default())
+    pub fn new(epoch: u64) -> FeedBacklog {
+        FeedBacklog::with_bounds(epoch, Bounds::default())
     }
 
     /// Starts at seq 0, with a backlog of this size.
-    pub(crate) fn with_bounds(epoch: u64, bounds: Bounds) -> Publication {
-        Publication { position: Position::start_of(epoch), bounds, backlog: VecDeque::new(), backlog_bytes: 0 }
+    pub(crate) fn with_bounds(epoch: u64, bounds: Bounds) -> FeedBacklog {
+        FeedBacklog { position: Position::start_of(epoch), bounds, backlog: VecDeque::new(), backlog_bytes: 0 }
     }
 
     /// Starts at a position without a backlog: for another encoding of the same deltas, at its first subscription.
-    pub fn starting_at(position: Position) -> Publication {
-        Publication { position, ..Publication::new(position.epoch) }
+    pub fn starting_at(position: Position) -> FeedBacklog {
+        FeedBacklog { position, ..FeedBacklog::new(position.epoch) }
     }
 
     /// The position of the last published delta. A table with all deltas applied is a baseline at this position.
@@ -158,11 +158,11 @@ impl Publication {
     }
 
     /// The opening for a subscriber with a table at `from`; without a table, the stream begins at the current position.
-    pub fn since(&self, from: Option<Position>) -> Opening {
-        let Some(asked) = from else { return Opening { begins: self.position, rest: Ok(vec![]) } };
+    pub fn since(&self, from: Option<Position>) -> StreamOpening {
+        let Some(asked) = from else { return StreamOpening { begins: self.position, rest: Ok(vec![]) } };
         match self.replay(asked) {
-            Ok(replay) => Opening { begins: asked, rest: Ok(replay) },
-            Err(why) => Opening { begins: self.position, rest: Err(why) },
+            Ok(replay) => StreamOpening { begins: asked, rest: Ok(replay) },
+            Err(why) => StreamOpening { begins: self.position, rest: Err(why) },
         }
     }
 
@@ -210,8 +210,8 @@ impl Publication {
 mod tests {
     use super::*;
 
-    fn published(count: u64, bounds: Bounds) -> Publication {
-        let mut publication = Publication::with_bounds(7, bounds);
+    fn published(count: u64, bounds: Bounds) -> FeedBacklog {
+        let mut publication = FeedBacklog::with_bounds(7, bounds);
         for _ in 0..count {
             publication.publish(|at| format!("{{\"seq\":{}}}", at.seq).into_bytes());
         }
@@ -222,13 +222,13 @@ mod tests {
         Position { epoch: 7, seq }
     }
 
-    fn seqs(opening: &Opening) -> Vec<u64> {
+    fn seqs(opening: &StreamOpening) -> Vec<u64> {
         opening.rest.as_ref().unwrap().iter().map(|event| event.position.seq).collect()
     }
 
     #[test]
     fn deltas_are_numbered_from_1_without_gaps() {
-        let mut publication = Publication::new(7);
+        let mut publication = FeedBacklog::new(7);
         assert_eq!(publication.position(), at(0));
         for seq in 1..4 {
             let event = publication.publish(|position| position.seq.to_string().into_bytes());
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn publication_starting_late_replays_nothing_earlier() {
-        let mut publication = Publication::starting_at(at(3));
+        let mut publication = FeedBacklog::starting_at(at(3));
         assert_eq!(publication.position(), at(3));
         assert_eq!(seqs(&publication.since(Some(at(3)))), [] as [u64; 0]);
         let not_kept = NoReplay::NotKept { asked: at(2), oldest: 4 };

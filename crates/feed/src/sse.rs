@@ -8,7 +8,7 @@ mod parser;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-pub use parser::{Parsed, Parser, TooLong};
+pub use parser::{ParsedEvent, Parser, TooLong};
 
 use crate::Position;
 

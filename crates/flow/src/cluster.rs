@@ -8,8 +8,8 @@ mod inbox;
 mod interner;
 mod join;
 mod joined;
-mod order;
-mod packed;
+mod packed_records;
+mod record_order;
 mod statistics;
 mod store;
 
@@ -19,9 +19,9 @@ pub use graph::{
 };
 pub use hints::{Hint, HintBuilder, HintField, Hints, InvalidHintField, MOST_HINTS};
 pub use inbox::{Acceptance, BatchHead, Inbox, InboxCounts, MOST_NODES, NodeReport, TooManyNodes};
-pub use join::{ClusterRecord, SeenBy, Sighting, join};
+pub use join::{ClusterRecord, JudgedSide, SeenBy, join};
 pub use joined::JoinedWindows;
-pub use order::{EdgePlace, InvalidEdgePlace, sort_by_place};
+pub use record_order::{EdgePlace, InvalidEdgePlace, sort_by_place};
 pub use statistics::{
     DecidedTraffic, MOST_RULES, PolicyKey, PolicySide, PolicyStatistics, RuleStatistics, RuleTraffic, Stage,
     Statistics, StatisticsBuilder,

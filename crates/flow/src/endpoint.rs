@@ -46,8 +46,8 @@ impl fmt::Display for Endpoint {
             }
             (EndpointKind::World, _, _, Some(Network::Private)) => f.write_str("world/private"),
             (EndpointKind::World, _, _, Some(Network::Public)) => f.write_str("world/public"),
-            (kind, _, Some(name), _) => write!(f, "{}/{name}", kind.word()),
-            (kind, _, None, _) => f.write_str(kind.word()),
+            (kind, _, Some(name), _) => write!(f, "{}/{name}", kind.as_str()),
+            (kind, _, None, _) => f.write_str(kind.as_str()),
         }
     }
 }
@@ -69,7 +69,7 @@ pub enum EndpointKind {
 
 impl EndpointKind {
     /// The word of the JSON form.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             EndpointKind::Pod => "pod",
             EndpointKind::Node => "node",

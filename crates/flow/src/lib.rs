@@ -7,7 +7,7 @@
 //! A [`CountedFlow`] is one conntrack entry. A [`Subject`] is its attribution: its [`FlowKey`] and the [`Member`] at
 //! each end. Connections of one key within one window are aggregated into one [`FlowRecord`].
 //!
-//! A [`Tracker`] tracks the live connections and their [`Ledger`] and adds its observations to [`Windows`]; closed
+//! A [`Tracker`] tracks the live connections and their [`ConnectionLedger`] and adds its observations to [`Windows`]; closed
 //! windows are pushed to a [`Ring`]; a [`FlowFilter`] and [`group()`] query records.
 //!
 //! A [`ClusterStore`] stores the records of several nodes: its [`Inbox`] ensures that no record of a node's ring is
@@ -20,7 +20,7 @@ mod filter;
 mod group;
 mod record;
 mod ring;
-mod shared;
+mod shared_key;
 #[cfg(test)]
 mod testing;
 mod trace;
@@ -30,9 +30,9 @@ mod windows;
 pub use cluster::{
     Acceptance, BatchHead, CLUSTER_AGE, CLUSTER_AHEAD, ClusterCounts, ClusterRecord, ClusterStore, DecidedTraffic,
     EDGE_IDLE, EdgePlace, EdgeTotal, EdgeTotals, EdgeTraffic, Graph, GraphBuilder, GraphEdge, Hint, HintBuilder,
-    HintField, Hints, Inbox, InboxCounts, InvalidEdgePlace, InvalidHintField, JoinedWindows, MOST_GRAPH_EDGES,
-    MOST_HINTS, MOST_NODES, MOST_RECORDS_PER_NODE, MOST_RULES, NamespacePair, NodeReport, PolicyKey, PolicySide,
-    PolicyStatistics, PortTraffic, RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Sighting, Stage, Statistics,
+    HintField, Hints, Inbox, InboxCounts, InvalidEdgePlace, InvalidHintField, JoinedWindows, JudgedSide,
+    MOST_GRAPH_EDGES, MOST_HINTS, MOST_NODES, MOST_RECORDS_PER_NODE, MOST_RULES, NamespacePair, NodeReport, PolicyKey,
+    PolicySide, PolicyStatistics, PortTraffic, RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Stage, Statistics,
     StatisticsBuilder, TooManyNodes, VerdictCount, VerdictCounts, join, sort_by_place,
 };
 pub use connection::{ConnectionId, CountedFlow, Tuple, Volume};
@@ -42,5 +42,5 @@ pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
 pub use ring::{RING_AGE, RING_BYTES, RecordBatch, Ring, RingCounts};
 pub use trace::{FlowVerdict, PolicyAction, PolicyHit, PolicyTier, SideTrace, TraceVerdict};
-pub use tracker::{Ledger, Tracker};
+pub use tracker::{ConnectionLedger, Tracker};
 pub use windows::{DroppedRecords, MOST_SILENT_WINDOWS, Windows};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::shared::ByAddress;
+use crate::shared_key::ByAddress;
 use crate::{EndSample, FlowKey, FlowRecord};
 
 /// Age at which a record expires, from the end of its window.

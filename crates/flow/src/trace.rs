@@ -17,7 +17,7 @@ pub enum FlowVerdict {
 
 impl FlowVerdict {
     /// The word of the JSON form.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             FlowVerdict::Allowed => "allowed",
             FlowVerdict::WouldDeny => "would-deny",
@@ -28,7 +28,7 @@ impl FlowVerdict {
 
 impl fmt::Display for FlowVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -121,7 +121,7 @@ pub enum PolicyTier {
 
 impl PolicyTier {
     /// The word of the JSON form.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             PolicyTier::Admin => "admin",
             PolicyTier::Baseline => "baseline",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::shared::ByAddress;
+use crate::shared_key::ByAddress;
 use crate::windows::Observation;
 use crate::{ConnectionId, CountedFlow, Subject, Volume, Windows};
 use recent_ends::RecentEnds;
@@ -26,7 +26,7 @@ const SMALL: usize = 1024;
 
 /// Counters of the connections of one tracker. Invariant: `started == ended + live + lost`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct ConnectionLedger {
     /// Tracked connections, including those that existed when the agent started.
     pub started: u64,
     /// Connections with an end event.
@@ -63,7 +63,7 @@ pub struct Ledger {
 /// ```
 #[derive(Debug)]
 pub struct Tracker {
-    live: HashMap<ConnectionId, Tracked>,
+    live: HashMap<ConnectionId, TrackedConnection>,
     most: usize,
     /// Subjects of live connections, with their number of connections.
     subjects: HashMap<ByAddress<Subject>, u32>,
@@ -84,7 +84,7 @@ pub struct Tracker {
 }
 
 #[derive(Debug)]
-struct Tracked {
+struct TrackedConnection {
     subject: Arc<Subject>,
     /// Counters of the last report.
     counted: [Volume; 2],
@@ -104,7 +104,7 @@ struct Tracked {
     missed: u8,
 }
 
-impl Tracked {
+impl TrackedConnection {
     /// Whether the kernel created this connection at that time, rather than another one with the reused ID.
     fn is_of(&self, made: Option<Timestamp>) -> bool {
         match (self.made, made) {
@@ -194,7 +194,7 @@ impl Tracker {
         *self.subjects.entry(subject.clone()).or_insert(0) += 1;
         let ByAddress(subject) = subject;
         let place = windows.place(at);
-        let mut tracked = Tracked {
+        let mut tracked = TrackedConnection {
             subject,
             counted: base.unwrap_or_default(),
             is_incomplete: false,
@@ -329,8 +329,8 @@ impl Tracker {
         self.untracked += 1;
     }
 
-    pub fn ledger(&self) -> Ledger {
-        Ledger {
+    pub fn ledger(&self) -> ConnectionLedger {
+        ConnectionLedger {
             started: self.started,
             ended: self.ended,
             live: self.live.len() as u64,

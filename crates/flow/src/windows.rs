@@ -69,7 +69,7 @@ pub(crate) struct Observation {
 
 /// Window and time to which an event is attributed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct EventTime {
     /// Number of the window since 1970.
     pub(crate) window: i64,
     pub(crate) at: Timestamp,
@@ -193,14 +193,14 @@ impl Windows {
     }
 
     /// Window and time to which an event at `at` is attributed.
-    pub(crate) fn place(&mut self, at: Timestamp) -> Place {
+    pub(crate) fn place(&mut self, at: Timestamp) -> EventTime {
         let reference = *self.reference.get_or_insert(at);
         let latest = reference.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
         let at = at.clamp(start(number(reference)), latest);
-        Place { window: number(at), at }
+        EventTime { window: number(at), at }
     }
 
-    pub(crate) fn add(&mut self, subject: &Arc<Subject>, place: Place, observation: Observation) {
+    pub(crate) fn add(&mut self, subject: &Arc<Subject>, place: EventTime, observation: Observation) {
         if !self.open(place).add_shared(subject, place.at, &observation) {
             self.dropped.connection_observations += 1;
             self.dropped.add(&observation);
@@ -209,17 +209,17 @@ impl Windows {
 
     /// A connection that ended in the next window and began before it is live at the end of the current one, which
     /// closes after the end was observed.
-    pub(crate) fn carry(&mut self, subject: &Arc<Subject>, place: Place, began_in: i64) {
+    pub(crate) fn carry(&mut self, subject: &Arc<Subject>, place: EventTime, began_in: i64) {
         if began_in < place.window && self.is_next(place) && !self.next.carry(subject) {
             self.dropped.connections.live += 1;
         }
     }
 
-    fn open(&mut self, place: Place) -> &mut OpenWindow {
+    fn open(&mut self, place: EventTime) -> &mut OpenWindow {
         if self.is_next(place) { &mut self.next } else { &mut self.current }
     }
 
-    fn is_next(&self, place: Place) -> bool {
+    fn is_next(&self, place: EventTime) -> bool {
         self.reference.is_some_and(|reference| number(reference) < place.window)
     }
 }

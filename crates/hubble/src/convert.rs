@@ -172,7 +172,7 @@ fn policies(side: &SideTrace, verdict: Verdict, action: PolicyAction, generation
         name: name.to_string(),
         namespace: namespace.to_string(),
         labels: [
-            tier.map(|tier| format!("ringfence:tier={}", tier.word())),
+            tier.map(|tier| format!("ringfence:tier={}", tier.as_str())),
             rule.as_ref().map(|rule| format!("ringfence:rule={rule}")),
             rule_name.as_ref().map(|name| format!("ringfence:rule-name={name}")),
         ]

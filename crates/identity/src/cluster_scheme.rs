@@ -15,12 +15,12 @@ use crate::{LabelFilter, Scheme, cluster_uid};
 ///
 /// let mut scheme = ClusterScheme::new(ClusterName::UidOfKubeSystem, LabelFilter::default());
 /// let mut state = ClusterState::new();
-/// scheme.follow(&state);
+/// scheme.update(&state);
 /// assert_eq!(scheme.scheme(), None);
 ///
 /// let namespace = json!({"metadata": {"name": "kube-system", "uid": "0a1b2c3d"}});
 /// state.apply(Change::Set(lower(Kind::Namespace, &namespace).unwrap()));
-/// scheme.follow(&state);
+/// scheme.update(&state);
 /// assert_eq!(scheme.scheme().map(|scheme| &*scheme.cluster), Some("0a1b2c3d"));
 /// ```
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl ClusterScheme {
     }
 
     /// Updates the name of the cluster from the state, unless it is configured.
-    pub fn follow(&mut self, state: &ClusterState) {
+    pub fn update(&mut self, state: &ClusterState) {
         match self.cluster {
             ClusterName::Configured(_) => {}
             ClusterName::UidOfKubeSystem => {

@@ -42,7 +42,7 @@ impl EndIdentity {
     }
 
     /// The text of the security identity, or the name of the reserved identity.
-    pub fn word(&self) -> String {
+    pub fn text(&self) -> String {
         match (self.sid, self.state) {
             (Some(sid), _) => sid.to_string(),
             (None, Some(state)) => state.text().to_owned(),
@@ -57,7 +57,7 @@ impl fmt::Display for EndIdentity {
         if let Some(service) = &self.service {
             write!(f, "{} ", plain(service))?;
         }
-        f.write_str(&self.word())
+        f.write_str(&self.text())
     }
 }
 

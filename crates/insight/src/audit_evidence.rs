@@ -90,7 +90,7 @@ impl AuditEvidence {
 
     /// Follows the policies of the cluster: the evidence about a policy starts when it is first seen audited, or when
     /// its rules have changed, and ends when it is enforced or deleted.
-    pub fn follow(&mut self, state: &ClusterState, now: Timestamp) {
+    pub fn update(&mut self, state: &ClusterState, now: Timestamp) {
         let mut before = std::mem::take(&mut self.policies);
         for (policy, rules) in audited(state).take(MOST_AUDITED) {
             let evidence = before.remove(&policy).filter(|evidence| evidence.rules == rules);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flow::{Endpoint, EndpointKind};
 use policy::remote::RemoteSet;
 use policy::{
-    Block, ClusterState, DeclaredLine, DeclaredLines, Direction, End, FlowPorts, ObjectName, PortSpan, Traffic,
+    Block, ClusterState, DeclaredLine, DeclaredLines, Direction, EdgeEnd, FlowPorts, ObjectName, PortSpan, Traffic,
     Withheld,
 };
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub enum Declaration {
 pub struct DeclaredEdges {
     lines: DeclaredLines,
     withheld: Option<Withheld>,
-    pairs: HashMap<(End, End), DeclaredPorts>,
+    pairs: HashMap<(EdgeEnd, EdgeEnd), DeclaredPorts>,
     /// Blocks by workload and the direction that the workload judges.
     blocks: HashMap<(ObjectName, Direction), Vec<(Block, DeclaredPorts)>>,
     /// Of domain names, by the workload that reaches their addresses.
@@ -185,7 +185,7 @@ impl DeclaredEdges {
         if !self.is_governed(source, Direction::Egress) && !self.is_governed(destination, Direction::Ingress) {
             return Declaration::NotGoverned;
         }
-        let ends = |end: &ObjectName| [End::Workload(end.clone()), End::Any];
+        let ends = |end: &ObjectName| [EdgeEnd::Workload(end.clone()), EdgeEnd::Any];
         let pairs = ends(source).into_iter().flat_map(|source| ends(destination).map(|end| (source.clone(), end)));
         best(pairs.filter_map(|pair| self.pairs.get(&pair)?.declare(traffic)))
     }
@@ -236,7 +236,7 @@ impl DeclaredEdges {
     ) -> Declaration {
         let of_sets = |sets: BTreeSet<&RemoteSet>| {
             let pairs = sets.into_iter().filter_map(|set| {
-                let (own, remote) = (End::Workload(workload.clone()), End::Remote(Arc::new(set.clone())));
+                let (own, remote) = (EdgeEnd::Workload(workload.clone()), EdgeEnd::Remote(Arc::new(set.clone())));
                 self.pairs.get(&match direction {
                     Direction::Egress => (own, remote),
                     Direction::Ingress => (remote, own),
@@ -364,7 +364,7 @@ type OutsideTraffic = (IpAddr, Option<Traffic>);
 /// Observed traffic, by the ends that declared edges name.
 #[derive(Default)]
 struct SeenEdges {
-    pairs: HashMap<(End, End), BTreeSet<Option<Traffic>>>,
+    pairs: HashMap<(EdgeEnd, EdgeEnd), BTreeSet<Option<Traffic>>>,
     /// Traffic of workloads with addresses outside, by the direction that the workload judges.
     outside: BTreeMap<(ObjectName, Direction), Vec<OutsideTraffic>>,
 }
@@ -411,10 +411,10 @@ impl SeenEdges {
 
     /// The part of a declared edge that was not seen.
     fn rest(&self, line: DeclaredLine) -> Option<UnseenEdge> {
-        let named = |end: End| match end {
-            End::Any => DeclaredEnd::Any,
-            End::Workload(name) => DeclaredEnd::Workload(name),
-            End::Remote(set) => DeclaredEnd::Remote(set),
+        let named = |end: EdgeEnd| match end {
+            EdgeEnd::Any => DeclaredEnd::Any,
+            EdgeEnd::Workload(name) => DeclaredEnd::Workload(name),
+            EdgeEnd::Remote(set) => DeclaredEnd::Remote(set),
         };
         let (source, destination, ports, partial, seen) = match line {
             DeclaredLine::Edge { source, destination, ports, partial } => {
@@ -451,12 +451,12 @@ impl SeenEdges {
 
 impl Party<'_> {
     /// The ends of declared edges that this party is.
-    fn ends(&self, state: &ClusterState) -> BTreeSet<End> {
+    fn ends(&self, state: &ClusterState) -> BTreeSet<EdgeEnd> {
         match self {
-            Party::Workload(name) => [End::Workload(name.clone()), End::Any].into(),
+            Party::Workload(name) => [EdgeEnd::Workload(name.clone()), EdgeEnd::Any].into(),
             Party::Remote(set, addresses) => {
                 let others = addresses.iter().flat_map(|address| sets_of(set, *address, state));
-                others.chain([set]).map(|set| End::Remote(Arc::new(set.clone()))).collect()
+                others.chain([set]).map(|set| EdgeEnd::Remote(Arc::new(set.clone()))).collect()
             }
             Party::Outside(_) | Party::Unknown => BTreeSet::new(),
         }

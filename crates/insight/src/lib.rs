@@ -11,7 +11,7 @@ mod audit_evidence;
 mod declared;
 mod difference;
 mod edge_ledger;
-mod existing;
+mod existing_policies;
 mod node_presence;
 mod observed;
 mod readiness;

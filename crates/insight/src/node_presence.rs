@@ -77,7 +77,7 @@ impl NodePresence {
     }
 
     /// Adds the nodes of the cluster that have never reported, and removes those that have left it.
-    pub fn follow<'a>(&mut self, nodes: impl IntoIterator<Item = &'a Arc<str>>, now: Timestamp) {
+    pub fn update<'a>(&mut self, nodes: impl IntoIterator<Item = &'a Arc<str>>, now: Timestamp) {
         let nodes: BTreeSet<&Arc<str>> = nodes.into_iter().collect();
         self.nodes.retain(|node, _| nodes.contains(node));
         for node in nodes {
@@ -179,7 +179,7 @@ mod tests {
     fn node_without_agent_is_silent() {
         let mut presence = NodePresence::default();
         let nodes: [Arc<str>; 2] = ["n1".into(), "n2".into()];
-        presence.follow(&nodes, at(0));
+        presence.update(&nodes, at(0));
         presence.record_reports(&[report(10, 1, 0)], at(10));
         let gaps = presence.gaps(at(0), at(110));
         assert_eq!(gaps.len(), 2, "the reporting node is silent as well: {gaps:?}");
@@ -187,7 +187,7 @@ mod tests {
         let gaps = presence.gaps(at(0), at(100));
         let [gap] = &*gaps else { panic!("{gaps:?}") };
         assert_eq!((&*gap.node, gap.seconds, gap.last_reported), ("n2", 100, None));
-        presence.follow(&nodes[..1], at(110));
+        presence.update(&nodes[..1], at(110));
         assert_eq!(presence.gaps(at(0), at(110)), []);
     }
 

@@ -257,13 +257,13 @@ mod tests {
                 let before = policy(kind, "api", annotations);
                 let mut evidence = AuditEvidence::default();
                 let audited = state(&[(kind, before.clone())]);
-                evidence.follow(&audited, Timestamp::UNIX_EPOCH);
+                evidence.update(&audited, Timestamp::UNIX_EPOCH);
                 let (reference, _) = evidence.policies().next().unwrap();
                 let steps = enforcement_steps(&audited, reference).unwrap();
                 let mut object = before.clone();
                 annotate(&steps.enforce, &mut object);
                 let mut enforced = evidence.clone();
-                enforced.follow(&state(&[(kind, object.clone())]), Timestamp::UNIX_EPOCH);
+                enforced.update(&state(&[(kind, object.clone())]), Timestamp::UNIX_EPOCH);
                 assert_eq!(enforced.policies().len(), 0, "{}", steps.enforce);
                 annotate(&steps.undo, &mut object);
                 assert_eq!(object, before, "{}", steps.undo);
@@ -294,7 +294,7 @@ mod tests {
         let kind = Kind::NetworkPolicy;
         let state = state(&[(kind, policy(kind, "api", json!({})))]);
         let mut evidence = AuditEvidence::default();
-        evidence.follow(&state, at(0));
+        evidence.update(&state, at(0));
         let mut presence = NodePresence::default();
         for (day, epoch) in reports {
             let report = NodeReport {
@@ -351,13 +351,13 @@ mod tests {
         let kind = Kind::NetworkPolicy;
         let state = state(&[(kind, policy(kind, "api", json!({})))]);
         let mut evidence = AuditEvidence::default();
-        evidence.follow(&state, at(0));
+        evidence.update(&state, at(0));
         if let Some((node, hour)) = denied {
             evidence.add(&would_deny(node, hour * HOUR));
         }
         let mut presence = NodePresence::default();
         let nodes = ["n1", "n2", "n3"].map(Arc::from);
-        presence.follow(&nodes, at(0));
+        presence.update(&nodes, at(0));
         for (node, hours) in nodes.iter().zip(hours) {
             for hour in hours.iter().flat_map(|(from, until)| *from..*until) {
                 let last_reported = testing::at(hour * HOUR);

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::difference::line_difference;
-use crate::existing::existing_policy;
+use crate::existing_policies::existing_policy;
 use crate::{EdgeName, ObservedEdge, WorkloadIndex, traffic_of};
 use units::{NoUnit, Unit, Units, units_in};
 

@@ -53,11 +53,11 @@ impl Served {
     /// Whether a new connection gets a response.
     async fn answers(&self) -> bool {
         let mut stream = self.connect().await;
-        ask(&mut stream).await
+        request(&mut stream).await
     }
 }
 
-async fn ask(stream: &mut TcpStream) -> bool {
+async fn request(stream: &mut TcpStream) -> bool {
     let mut answer = [0; 15];
     stream.write_all(REQUEST).await.is_ok()
         && timeout(WITHIN, stream.read_exact(&mut answer)).await.unwrap().is_ok()
@@ -77,7 +77,7 @@ async fn until_closed(stream: &mut TcpStream) {
 async fn connections_above_the_limit_are_refused_and_counted() {
     let served = Served::start(2, LONG_REQUEST_HEAD, None).await;
     let (mut first, mut second) = (served.connect().await, served.connect().await);
-    assert!(ask(&mut first).await && ask(&mut second).await);
+    assert!(request(&mut first).await && request(&mut second).await);
     until_closed(&mut served.connect().await).await;
     assert_eq!(served.refused.load(Ordering::Relaxed), 1);
     drop(first);
@@ -91,7 +91,7 @@ async fn connections_above_the_limit_are_refused_and_counted() {
 async fn idle_and_dribbling_connections_are_closed() {
     let served = Served::start(8, REQUEST_HEAD, None).await;
     let (mut idle, mut answered, mut slow) = (served.connect().await, served.connect().await, served.connect().await);
-    assert!(ask(&mut answered).await);
+    assert!(request(&mut answered).await);
     slow.write_all(b"GET / HT").await.unwrap();
     for stream in [&mut idle, &mut answered, &mut slow] {
         until_closed(stream).await;
@@ -122,7 +122,7 @@ async fn busy_connection_ends_with_its_lifetime() {
     let served = Served::start(8, LONG_REQUEST_HEAD, Some(LIFETIME)).await;
     let mut stream = served.connect().await;
     let began = Instant::now();
-    while ask(&mut stream).await {
+    while request(&mut stream).await {
         assert!(began.elapsed() < WITHIN, "it ends");
         // Reads the rest of the response.
         let mut rest = [0; 1024];

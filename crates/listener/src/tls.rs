@@ -43,7 +43,7 @@ impl HandshakeLimits {
 
 /// Reason for which a connection ended before its first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Refused {
+pub enum RefusalReason {
     /// The limit of connections was reached.
     TooManyConnections,
     /// Evicted for a newer handshake.
@@ -60,7 +60,7 @@ pub async fn serve<L>(
     routes: Router,
     (limits, handshake_limits): (ListenerLimits, HandshakeLimits),
     tls: ConfigReceiver,
-    refused: Arc<dyn Fn(Refused) + Send + Sync>,
+    refused: Arc<dyn Fn(RefusalReason) + Send + Sync>,
 ) -> std::convert::Infallible
 where
     L: Listener<Addr = SocketAddr>,
@@ -70,7 +70,7 @@ where
     loop {
         let (stream, peer) = listener.accept().await;
         let Ok(slot) = slots.clone().try_acquire_owned() else {
-            refused(Refused::TooManyConnections);
+            refused(RefusalReason::TooManyConnections);
             continue;
         };
         let mut handshake = handshakes.begin(peer.ip());
@@ -82,11 +82,11 @@ where
                     Ok(Ok(stream)) => Ok(stream),
                     Ok(Err(error)) => {
                         tracing::debug!(%peer, "TLS handshake failed: {error}");
-                        Err(Refused::HandshakeFailed)
+                        Err(RefusalReason::HandshakeFailed)
                     }
-                    Err(_) => Err(Refused::HandshakeTimedOut),
+                    Err(_) => Err(RefusalReason::HandshakeTimedOut),
                 },
-                () = handshake.evicted() => Err(Refused::HandshakeEvicted),
+                () = handshake.evicted() => Err(RefusalReason::HandshakeEvicted),
             };
             drop(handshake);
             match accepted {

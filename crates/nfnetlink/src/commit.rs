@@ -5,7 +5,7 @@ use std::io;
 
 use nft::Operation;
 
-use crate::decode::{Reply, decode_replies};
+use crate::decode::{KernelReply, decode_replies};
 use crate::encode::{Batch, encode};
 use crate::message::{Attributes, GENERAL, HEADER, Messages};
 use crate::request::{Kernel, LARGEST_BATCH};
@@ -18,7 +18,7 @@ const ERESTART: i32 = 85;
 
 /// A committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommitReceipt {
     /// The kernel generation after the commit. If the operations changed nothing (an empty chain flushed, an existing
     /// element added) the kernel keeps the old generation, and the next commit fails with [`CommitError::Moved`].
     pub generation: u32,
@@ -90,16 +90,16 @@ impl Kernel {
     /// check. An empty list of operations commits nothing.
     ///
     /// After [`CommitError::Io`] and [`CommitError::Unclear`] the caller has to read the table to know its contents.
-    pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<Committed, CommitError> {
-        let first = self.take_sequences(1);
+    pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<CommitReceipt, CommitError> {
+        let first = self.reserve_sequences(1);
         let Ok(batch) = encode(operations, expected_generation, first) else { return Err(CommitError::TooBig) };
         if batch.parts.is_empty() {
-            return Ok(Committed { generation: expected_generation });
+            return Ok(CommitReceipt { generation: expected_generation });
         }
-        self.take_sequences(batch.parts.len() as u32 + 1);
+        self.reserve_sequences(batch.parts.len() as u32 + 1);
         self.socket.send(batch.buffer.bytes()).map_err(CommitError::Io)?;
         self.match_acknowledgements(operations, &batch)?;
-        Ok(Committed { generation: next_generation(expected_generation) })
+        Ok(CommitReceipt { generation: next_generation(expected_generation) })
     }
 
     /// Reads every reply to the batch. All of them are queued already, since the kernel processes the batch inside
@@ -146,7 +146,7 @@ fn next_generation(generation: u32) -> u32 {
     generation.checked_add(1).unwrap_or(1)
 }
 
-fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &Reply) -> Refusal {
+fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &KernelReply) -> Refusal {
     // Place 0 is the message that begins the batch; the kernel reports it when the transaction fails as a whole.
     let part = place.checked_sub(1).and_then(|p| batch.parts.get(p));
     let blamed = part.and_then(|p| operations.get(p.operation));

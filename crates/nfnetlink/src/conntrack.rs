@@ -45,10 +45,10 @@ pub enum CountError {
 /// Counts the entries of the calling thread's network namespace. If this succeeds, marks can be cleared too.
 pub fn count_flows() -> Result<FlowCount, CountError> {
     let mut kernel = Kernel::socket().map_err(CountError::Open)?;
-    let sequence = kernel.take_sequences(1);
+    let sequence = kernel.reserve_sequences(1);
     let request = Writer::new(GET_STATISTICS, 0, sequence, 0).finish();
     let mut count = None;
-    kernel.ask(&request, sequence, |datagram| {
+    kernel.request(&request, sequence, |datagram| {
         count = decode_flow_count(datagram)?;
         Ok(())
     })?;
@@ -93,14 +93,14 @@ pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, MarkError> {
 
 /// Returns whether the entry still existed.
 fn clear(kernel: &mut Kernel, flow: &MarkedFlow, mask: u32) -> Result<bool, RequestError> {
-    let sequence = kernel.take_sequences(1);
+    let sequence = kernel.reserve_sequences(1);
     let mut request =
         Writer::new(NEW_ENTRY, libc::NLM_F_ACK, sequence, flow.family).put_nested(ORIGINAL, &flow.original);
     if let Some(zone) = &flow.zone {
         request = request.put(ZONE, zone);
     }
     let request = request.put_number(MARK, 0).put_number(MARK_MASK, mask).finish();
-    match kernel.ask(&request, sequence, |_| Ok(())) {
+    match kernel.request(&request, sequence, |_| Ok(())) {
         Ok(()) => Ok(true),
         Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(e) => Err(e),

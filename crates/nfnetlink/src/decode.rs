@@ -5,20 +5,21 @@
 
 mod attributes;
 mod bytecode;
+mod conntrack;
 mod element;
 mod flow;
-mod logged;
+mod log_record;
 mod mark_writers;
 mod objects;
 mod packet;
 mod records;
 mod reply;
-mod tracked;
 
 pub(crate) use bytecode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
+pub use conntrack::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 pub use element::decode_elements;
 pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
-pub use logged::{LogRecord, decode_logged};
+pub use log_record::{LogRecord, decode_logged};
 pub(crate) use mark_writers::written_by_connmark;
 pub use mark_writers::{MarkWriterRecord, decode_mark_writers};
 pub use objects::{
@@ -27,8 +28,7 @@ pub use objects::{
 };
 pub use packet::{PacketHead, TcpSegment};
 pub use records::{ChainCounterRecord, ConntrackRecord, Counter, decode_flow_records, decode_rule_counters};
-pub use reply::{Reply, decode_replies};
-pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
+pub use reply::{KernelReply, decode_replies};
 
 /// Why a datagram is not valid netlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

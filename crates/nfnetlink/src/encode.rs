@@ -4,9 +4,9 @@ use nft::{Hook, Operation, Table};
 
 use crate::lower::{SetHeader, lower_element, lower_rule};
 use crate::message::{NFTABLES, Writer, family_number};
-use crate::observed::{ObservedHook, RawElement};
 use crate::request::LARGEST_BATCH;
 use crate::sys::{Buffer, ChainObject, Header, RuleObject, SetObject, TableObject};
+use crate::table_snapshot::{ObservedHook, RawElement};
 use crate::userdata;
 
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`, and the attribute of the expected generation.
@@ -35,12 +35,12 @@ pub(crate) struct Batch {
     /// The sequence number of its first message, which begins the batch.
     pub(crate) first_sequence: u32,
     /// One entry per message between begin and end, in order.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<BatchMessage>,
 }
 
 /// One message between begin and end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct BatchMessage {
     /// The operation's index.
     pub(crate) operation: usize,
     /// Where the message starts in the buffer.
@@ -113,7 +113,7 @@ impl Batch {
     /// The header of the next message, which is recorded as a part.
     fn header(&mut self, operation: usize, table: &Table, kind: u16, flags: i32, first_element: usize) -> Header {
         let sequence = self.next_sequence();
-        self.parts.push(Part { operation, start: self.buffer.len(), first_element });
+        self.parts.push(BatchMessage { operation, start: self.buffer.len(), first_element });
         Header { kind, flags: flags as u16, family: family_number(table.family), sequence }
     }
 

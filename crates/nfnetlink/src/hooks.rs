@@ -5,8 +5,8 @@ use crate::decode::{
     decode_tables,
 };
 use crate::message::NFTABLES;
-use crate::observed::ObservedHook;
 use crate::request::{Kernel, RequestError};
+use crate::table_snapshot::ObservedHook;
 
 /// `NFT_MSG_GET*`
 const GET_TABLES: u16 = NFTABLES | 1;

@@ -7,7 +7,7 @@
 //! Without a kernel: the bytecode of a rule, and the operations that turn the table as read into the wanted one.
 //!
 //! ```
-//! use nfnetlink::{Compare, Expression, MetaKey, Observed, Register, VerdictCode, lower_rule, repair};
+//! use nfnetlink::{Compare, Expression, MetaKey, Register, TableSnapshot, VerdictCode, lower_rule, repair};
 //! use nft::{Action, Comment, Match, Name, Protocol, Rule, Ruleset, Table, TableFamily};
 //!
 //! let drop = Action::Verdict(nft::Verdict::Drop);
@@ -27,7 +27,7 @@
 //! assert_eq!(text(None), [r#"add table inet example { comment "mine"; }"#]);
 //!
 //! // A table with another comment is foreign: it is replaced as a whole.
-//! let foreign = Observed { comment: Some("other".to_owned()), ..Observed::default() };
+//! let foreign = TableSnapshot { comment: Some("other".to_owned()), ..TableSnapshot::default() };
 //! assert_eq!(text(Some(&foreign))[0], "delete table inet example");
 //! # Ok::<(), nft::NameError>(())
 //! ```
@@ -45,7 +45,6 @@ mod legacy;
 mod lower;
 mod message;
 mod notifications;
-mod observed;
 mod packet_log;
 mod probe;
 mod read;
@@ -54,17 +53,18 @@ mod release;
 mod repair;
 mod request;
 mod sys;
+mod table_snapshot;
 mod userdata;
 
-pub use commit::{CommitError, Committed, Refusal};
+pub use commit::{CommitError, CommitReceipt, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
     ChainCounterRecord, ChainRecord, ChangeRecord, ConntrackRecord, Counter, DecodeError, FlowCount, FlowEvent,
-    FlowtableRecord, LogRecord, MarkWriterRecord, MarkedFlow, PacketHead, Reply, RuleRecord, SetRecord, TableRecord,
-    TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements, decode_flow_count,
-    decode_flow_events, decode_flow_records, decode_flowtables, decode_generation, decode_logged, decode_mark_writers,
-    decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables,
-    decode_tracked_flows,
+    FlowtableRecord, KernelReply, LogRecord, MarkWriterRecord, MarkedFlow, PacketHead, RuleRecord, SetRecord,
+    TableRecord, TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements,
+    decode_flow_count, decode_flow_events, decode_flow_records, decode_flowtables, decode_generation, decode_logged,
+    decode_mark_writers, decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets,
+    decode_tables, decode_tracked_flows,
 };
 pub use expression::{Base, Compare, CtKey, Expression, LimitExpression, MetaKey, Register, VerdictCode};
 pub use flow_monitor::{FlowEvents, FlowMonitor, FlowMonitorError, ListFlowsError, Subscription, list_flows};
@@ -72,11 +72,11 @@ pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
 pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
-pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
-pub use packet_log::{Logged, PacketLog, PacketLogError};
+pub use packet_log::{LogEvent, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::TableReadError;
-pub use release::{KernelRequirement, REQUIREMENTS, Release};
+pub use release::KernelRelease;
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
 pub use sys::interface_name;
+pub use table_snapshot::{ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement, TableSnapshot};

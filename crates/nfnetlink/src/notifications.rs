@@ -84,7 +84,7 @@ impl Notifications {
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Notification>, NotificationError> {
         let deadline = Instant::now() + timeout;
         loop {
-            match self.take() {
+            match self.next_queued() {
                 Ok(Some(notification)) => return Ok(Some(notification)),
                 Ok(None) => {}
                 Err(NotificationError::Io(e)) if e.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -101,7 +101,7 @@ impl Notifications {
     }
 
     /// Reads queued notifications up to the end of the first commit.
-    fn take(&mut self) -> Result<Option<Notification>, NotificationError> {
+    fn next_queued(&mut self) -> Result<Option<Notification>, NotificationError> {
         while let Some(datagram) = self.socket.receive(&mut self.datagram)? {
             // The end of a commit has a separate datagram (`nf_tables_gen_notify`), so no other change follows it
             // there.

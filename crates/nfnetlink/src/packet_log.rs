@@ -63,13 +63,13 @@ pub struct PacketLog {
     expected: u32,
     /// Decoded packets not yet returned. Refilled only when empty, except with packets logged between the bind request
     /// and its reply, whose number `WAITING` limits.
-    decoded: VecDeque<Logged>,
+    decoded: VecDeque<LogEvent>,
     shows_connections: bool,
 }
 
 /// A logged packet, or a loss of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Logged {
+pub enum LogEvent {
     /// In the order of the kernel's sequence numbers.
     Packet(LogRecord),
     /// Logged packets were lost because the receive buffer was full.
@@ -161,7 +161,7 @@ impl PacketLog {
     }
 
     /// Waits for the next packet or loss; `None` on timeout.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<Logged>, PacketLogError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<LogEvent>, PacketLogError> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(logged) = self.decoded.pop_front() {
@@ -170,12 +170,14 @@ impl PacketLog {
             match self.socket.receive(&mut self.datagram) {
                 Ok(Some(datagram)) => {
                     let packets = decode_logged(datagram)?;
-                    self.take(packets)?;
+                    self.enqueue(packets)?;
                     continue;
                 }
                 Ok(None) => {}
                 // Packets queued before the overrun can still be read.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Some(Logged::Lost { messages: None })),
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Ok(Some(LogEvent::Lost { messages: None }));
+                }
                 Err(e) => return Err(e.into()),
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -194,18 +196,18 @@ impl PacketLog {
                 return Ok(Some(reply.errno));
             }
             let packets = decode_logged(datagram)?;
-            self.take(packets)?;
+            self.enqueue(packets)?;
         }
         Ok(None)
     }
 
-    fn take(&mut self, records: Vec<LogRecord<u32>>) -> io::Result<()> {
+    fn enqueue(&mut self, records: Vec<LogRecord<u32>>) -> io::Result<()> {
         for record in records {
             if let Some(sequence) = record.sequence {
                 let missing = missing(&mut self.expected, sequence);
-                self.decoded.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
+                self.decoded.extend(missing.map(|messages| LogEvent::Lost { messages: Some(messages) }));
             }
-            self.decoded.push_back(Logged::Packet(record.resolve(interface_name)?));
+            self.decoded.push_back(LogEvent::Packet(record.resolve(interface_name)?));
         }
         Ok(())
     }

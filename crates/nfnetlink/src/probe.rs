@@ -11,15 +11,15 @@ use std::thread;
 use nft::{Operation, Ruleset, create};
 
 use crate::encode::{OWNER, PERSIST};
-use crate::observed::Observed;
 use crate::repair::repair;
 use crate::request::{Kernel, OpenError};
 use crate::sys::enter_new_network_namespace;
+use crate::table_snapshot::TableSnapshot;
 
 /// A kernel feature that rules require, or that makes them safer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Tables with comments, by which the agent identifies its own.
+    /// Tables with comments, by which a program identifies its own.
     TableComments,
     /// A table of family `inet` with a chain at the forward hook.
     RoutedPackets,
@@ -212,7 +212,7 @@ fn try_protection(ruleset: &Ruleset) -> Result<(), Failure> {
     remove(&mut second, ruleset)
 }
 
-fn read(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<Observed, Failure> {
+fn read(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<TableSnapshot, Failure> {
     match kernel.read(&ruleset.table).map_err(reason)? {
         Some(observed) => Ok(observed),
         None => Err(Failure::Reason(format!("table {} is missing after its commit", ruleset.table))),

@@ -4,8 +4,8 @@ use nft::{Name, Table};
 
 use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
 use crate::message::{NFTABLES, Writer, family_number};
-use crate::observed::{Observed, RawElement};
 use crate::request::{Kernel, RequestError};
+use crate::table_snapshot::{RawElement, TableSnapshot};
 
 // Message types of the requests (`NFT_MSG_GET*`).
 const GET_TABLE: u16 = NFTABLES | 1;
@@ -39,10 +39,10 @@ pub enum TableReadError {
 impl Kernel {
     /// Whether the table contains the chain.
     pub fn has_chain(&mut self, table: &Table, chain: &Name) -> Result<bool, RequestError> {
-        let sequence = self.take_sequences(1);
+        let sequence = self.reserve_sequences(1);
         let request = Writer::new(GET_CHAINS, 0, sequence, family_number(table.family));
         let request = request.put_text(1, table.name.as_str()).put_text(3, chain.as_str()).finish();
-        match self.ask(&request, sequence, |_| Ok(())) {
+        match self.request(&request, sequence, |_| Ok(())) {
             Ok(()) => Ok(true),
             Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(e) => Err(e),
@@ -50,7 +50,7 @@ impl Kernel {
     }
 
     /// Reads a complete snapshot of the table at one generation; `None` if the table does not exist.
-    pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, TableReadError> {
+    pub fn read(&mut self, table: &Table) -> Result<Option<TableSnapshot>, TableReadError> {
         for _ in 0..ATTEMPTS {
             let before = self.generation()?;
             let observed = match self.read_once(table, before) {
@@ -69,7 +69,7 @@ impl Kernel {
         Err(TableReadError::Restless)
     }
 
-    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<Observed>, TableReadError> {
+    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<TableSnapshot>, TableReadError> {
         let Some(mut observed) = self.read_table(table)? else { return Ok(None) };
         observed.generation = generation;
         let (family, name) = (family_number(table.family), table.name.as_str());
@@ -131,12 +131,12 @@ impl Kernel {
         Err(TableReadError::Unordered(set.to_owned()))
     }
 
-    fn read_table(&mut self, table: &Table) -> Result<Option<Observed>, RequestError> {
-        let sequence = self.take_sequences(1);
+    fn read_table(&mut self, table: &Table) -> Result<Option<TableSnapshot>, RequestError> {
+        let sequence = self.reserve_sequences(1);
         let request =
             Writer::new(GET_TABLE, 0, sequence, family_number(table.family)).put_text(1, table.name.as_str()).finish();
         let mut found = None;
-        let asked = self.ask(&request, sequence, |datagram| {
+        let asked = self.request(&request, sequence, |datagram| {
             found = decode_tables(datagram)?.into_iter().find(|r| r.name == table.name.as_str());
             Ok(())
         });
@@ -145,6 +145,11 @@ impl Kernel {
             Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(e) => return Err(e),
         }
-        Ok(found.map(|t| Observed { flags: t.flags, owner: t.owner, comment: t.comment, ..Observed::default() }))
+        Ok(found.map(|t| TableSnapshot {
+            flags: t.flags,
+            owner: t.owner,
+            comment: t.comment,
+            ..TableSnapshot::default()
+        }))
     }
 }

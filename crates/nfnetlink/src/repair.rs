@@ -12,7 +12,7 @@ use nft::{Chain, Element, Key, Name, NameMap, Operation, Ruleset, Set, Table, Ta
 use crate::encode::{OWNER, PERSIST, observed_hook};
 use crate::expression::VerdictCode;
 use crate::lower::{SetHeader, lower_rule, raise_elements};
-use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawElement};
+use crate::table_snapshot::{ObservedChain, ObservedRule, ObservedSet, RawElement, TableSnapshot};
 
 /// The operations that turn the kernel's table into the wanted one; empty if they are equal. `observed` is `None` if
 /// the table does not exist.
@@ -21,13 +21,13 @@ use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawEle
 /// is claimed if it is wanted protected. The table is replaced if its flags or comment differ, if a set has another
 /// key, if a base chain has another hook or is not wanted, or if it contains something that the language cannot
 /// express.
-pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
+pub fn repair(observed: Option<&TableSnapshot>, wanted: &Ruleset) -> Vec<Operation> {
     let Some(observed) = observed else { return nft::create(wanted) };
     mend(observed, wanted).unwrap_or_else(|| nft::replace(&wanted.table, wanted))
 }
 
 /// Returns `None` if the table has to be replaced.
-fn mend(observed: &Observed, wanted: &Ruleset) -> Option<Vec<Operation>> {
+fn mend(observed: &TableSnapshot, wanted: &Ruleset) -> Option<Vec<Operation>> {
     if observed.comment() != Some(wanted.comment.as_str()) {
         return None;
     }

@@ -107,10 +107,10 @@ impl Kernel {
 
     /// The kernel generation, which every commit to any table of the namespace changes.
     pub fn generation(&mut self) -> Result<u32, RequestError> {
-        let sequence = self.take_sequences(1);
+        let sequence = self.reserve_sequences(1);
         let request = Writer::new(GET_GENERATION, 0, sequence, 0).finish();
         let mut generation = None;
-        self.ask(&request, sequence, |datagram| {
+        self.request(&request, sequence, |datagram| {
             generation = decode_generation(datagram)?;
             Ok(())
         })?;
@@ -118,14 +118,14 @@ impl Kernel {
     }
 
     /// Reserves `count` sequence numbers and returns the first.
-    pub(crate) fn take_sequences(&mut self, count: u32) -> u32 {
+    pub(crate) fn reserve_sequences(&mut self, count: u32) -> u32 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(count);
         first
     }
 
     /// Sends a request other than a dump and passes its reply to `take`, if there is one.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
         request: &[u8],
         sequence: u32,
@@ -154,7 +154,7 @@ impl Kernel {
         fill: impl FnOnce(Writer) -> Writer,
         mut take: impl FnMut(&[u8]) -> Result<(), DecodeError>,
     ) -> Result<(), RequestError> {
-        let sequence = self.take_sequences(1);
+        let sequence = self.reserve_sequences(1);
         let request = fill(Writer::new(kind, libc::NLM_F_DUMP, sequence, family)).finish();
         self.socket.send(&request)?;
         let (mut taken, mut read, mut interrupted) = (Ok(()), 0, false);

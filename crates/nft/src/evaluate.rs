@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::{
-    Action, ConntrackDirection, Datum, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rerouting, Rule,
-    Ruleset, State, TableFamily, Verdict,
+    Action, ConntrackDirection, Datum, Family, Field, Hook, InterfaceName, Match, Name, Protocol, ReroutingOption,
+    Rule, Ruleset, State, TableFamily, Verdict,
 };
 
 /// A packet at a hook.
@@ -27,7 +27,7 @@ pub struct Packet {
     /// As the forward hook sees it.
     pub hop_limit: u8,
     /// `None` without source routing. Modelled packets have at most one kind.
-    pub rerouting: Option<Rerouting>,
+    pub rerouting: Option<ReroutingOption>,
     /// The value of `ct state`.
     pub state: State,
     /// The conntrack entry; `None` for packets that are invalid or untracked.

@@ -57,7 +57,7 @@ impl Protocol {
     }
 
     /// The keyword of nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
@@ -68,7 +68,7 @@ impl Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -89,7 +89,7 @@ pub enum KeyType {
 
 impl KeyType {
     /// The keyword after `type` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             KeyType::Ipv4Addr => "ipv4_addr",
             KeyType::Ipv6Addr => "ipv6_addr",

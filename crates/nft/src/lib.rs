@@ -44,7 +44,7 @@ mod interface;
 mod key;
 mod name;
 mod operation;
-mod reads;
+mod packet_reads;
 mod rule;
 mod ruleset;
 mod set;
@@ -63,7 +63,7 @@ pub use name::{Name, NameError};
 pub use operation::Operation;
 pub use rule::{
     Action, Chain, ConntrackDirection, EtherType, Field, Hook, IgmpType, Limit, LinkAddressOption, Log, Match,
-    PacketPriority, Period, ROUTER_ALERT, Rerouting, Rule, State, Verdict,
+    PacketPriority, Period, ROUTER_ALERT, ReroutingOption, Rule, State, Verdict,
 };
 pub use ruleset::{NameMap, Ruleset};
 pub use set::{Dynamic, Element, Set};

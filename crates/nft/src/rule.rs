@@ -72,7 +72,7 @@ impl State {
     }
 
     /// The keyword after `ct state` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             State::Invalid => "invalid",
             State::Established => "established",
@@ -114,7 +114,7 @@ impl EtherType {
     }
 
     /// The keyword after `ether type` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             EtherType::Ipv4 => "ip",
             EtherType::Arp => "arp",
@@ -157,7 +157,7 @@ impl IgmpType {
 /// Parts of an IP header by which a router on the path replaces the destination address. Conntrack records the address
 /// before the replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rerouting {
+pub enum ReroutingOption {
     /// The IPv4 option LSRR (RFC 791).
     LooseSourceRoute,
     /// The IPv4 option SSRR (RFC 791).
@@ -166,34 +166,34 @@ pub enum Rerouting {
     RoutingHeader,
 }
 
-impl Rerouting {
+impl ReroutingOption {
     /// IPv4 options first.
-    pub const ALL: [Rerouting; 3] =
-        [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute, Rerouting::RoutingHeader];
+    pub const ALL: [ReroutingOption; 3] =
+        [ReroutingOption::LooseSourceRoute, ReroutingOption::StrictSourceRoute, ReroutingOption::RoutingHeader];
 
     /// The address family whose header has the part.
     pub fn family(self) -> Family {
         match self {
-            Rerouting::LooseSourceRoute | Rerouting::StrictSourceRoute => Family::V4,
-            Rerouting::RoutingHeader => Family::V6,
+            ReroutingOption::LooseSourceRoute | ReroutingOption::StrictSourceRoute => Family::V4,
+            ReroutingOption::RoutingHeader => Family::V6,
         }
     }
 
     /// The IPv4 option type, or the number of the IPv6 extension header.
     pub fn number(self) -> u8 {
         match self {
-            Rerouting::LooseSourceRoute => 131,
-            Rerouting::StrictSourceRoute => 137,
-            Rerouting::RoutingHeader => 43,
+            ReroutingOption::LooseSourceRoute => 131,
+            ReroutingOption::StrictSourceRoute => 137,
+            ReroutingOption::RoutingHeader => 43,
         }
     }
 
     /// The condition in nft's grammar.
     pub fn condition(self) -> &'static str {
         match self {
-            Rerouting::LooseSourceRoute => "ip option lsrr exists",
-            Rerouting::StrictSourceRoute => "ip option ssrr exists",
-            Rerouting::RoutingHeader => "exthdr rt exists",
+            ReroutingOption::LooseSourceRoute => "ip option lsrr exists",
+            ReroutingOption::StrictSourceRoute => "ip option ssrr exists",
+            ReroutingOption::RoutingHeader => "exthdr rt exists",
         }
     }
 }
@@ -261,7 +261,7 @@ pub enum Match {
     /// forward hook, a bridge does not.
     HopLimit(u8),
     /// The header has this option or extension header (`exists` in nft's grammar).
-    Rerouting(Rerouting),
+    Rerouting(ReroutingOption),
     /// The destination port of the flow after translation is in a range, both ends included.
     FlowPort(u16, u16),
     /// The source port of the flow is in a range, both ends included.
@@ -484,7 +484,7 @@ impl Period {
     }
 
     /// The keyword after `rate …/` in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Period::Second => "second",
             Period::Minute => "minute",

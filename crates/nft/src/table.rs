@@ -20,7 +20,7 @@ impl TableFamily {
     pub const ALL: [TableFamily; 3] = [TableFamily::Inet, TableFamily::Bridge, TableFamily::Netdev];
 
     /// The keyword of the family in nft's grammar.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             TableFamily::Inet => "inet",
             TableFamily::Bridge => "bridge",
@@ -57,6 +57,6 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.family.word(), self.name)
+        write!(f, "{} {}", self.family.as_str(), self.name)
     }
 }

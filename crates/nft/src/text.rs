@@ -115,7 +115,7 @@ pub(crate) struct SetType<'a>(pub(crate) &'a Set);
 
 impl Display for SetType<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let words: Vec<_> = self.0.types.iter().map(|t| t.word()).collect();
+        let words: Vec<_> = self.0.types.iter().map(|t| t.as_str()).collect();
         f.write_str(&words.join(" . "))?;
         if self.0.verdicts { f.write_str(" : verdict") } else { Ok(()) }
     }
@@ -172,7 +172,7 @@ impl Display for Match {
         match self {
             Match::Mark { mask, value } => write!(f, "ct mark & {mask:#010x} == {value:#010x}"),
             Match::State(states) => {
-                let words: Vec<_> = states.iter().map(|s| s.word()).collect();
+                let words: Vec<_> = states.iter().map(|s| s.as_str()).collect();
                 write!(f, "ct state {}", words.join(","))
             }
             Match::Direction(ConntrackDirection::Original) => f.write_str("ct direction original"),
@@ -221,8 +221,8 @@ impl Display for Match {
             Match::InSet { fields, set } => write!(f, "{} @{set}", concatenation(fields)),
             Match::NotInSet { fields, set } => write!(f, "{} != @{set}", concatenation(fields)),
             Match::IpProtocol(number) => write!(f, "meta l4proto {number}"),
-            Match::EtherType(kind) => write!(f, "meta protocol {}", kind.word()),
-            Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.word()),
+            Match::EtherType(kind) => write!(f, "meta protocol {}", kind.as_str()),
+            Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.as_str()),
             Match::SourceIs(IpAddr::V4(address)) => write!(f, "ip saddr {address}"),
             Match::SourceIs(IpAddr::V6(address)) => write!(f, "ip6 saddr {address}"),
             Match::PrivateBytes(bytes) => {
@@ -327,7 +327,7 @@ impl Display for Limit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Limit { packets, per, burst, over } = self;
         let over = if *over { "over " } else { "" };
-        write!(f, "limit rate {over}{packets}/{} burst {burst} packets", per.word())
+        write!(f, "limit rate {over}{packets}/{} burst {burst} packets", per.as_str())
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use crate::reads::FieldSource;
+use crate::packet_reads::FieldSource;
 use crate::{
     Action, Chain, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, Operation, Rule, Ruleset, Set,
     Table, TableFamily, Verdict,
@@ -65,7 +65,7 @@ pub enum Invalid {
         key: Key,
     },
     /// Protocols and interface names have no order that rules could use.
-    #[error("set {set} has ranges of {word}, a type without ranges", word = .key_type.word())]
+    #[error("set {set} has ranges of {word}, a type without ranges", word = .key_type.as_str())]
     NoRanges {
         /// The set declared with `flags interval`.
         set: Name,
@@ -73,7 +73,7 @@ pub enum Invalid {
         key_type: KeyType,
     },
     /// [`Hook::family`](crate::Hook::family) differs from the family of the table.
-    #[error("chain {chain} is at a hook that tables of family {word} do not have", word = .family.word())]
+    #[error("chain {chain} is at a hook that tables of family {word} do not have", word = .family.as_str())]
     Hook {
         /// The base chain.
         chain: Name,
@@ -153,34 +153,34 @@ pub enum Invalid {
 
 /// The part of a ruleset that a defect is in.
 #[derive(Debug, Clone, Copy)]
-enum Part<'a> {
+enum RulesetPart<'a> {
     Set(&'a Name, &'a Arc<Set>),
     Element(&'a Name, &'a Arc<Set>, Key, &'a Element),
     Chain(&'a Name, Option<Hook>),
     Rule(&'a Name, &'a Rule),
 }
 
-impl Part<'_> {
+impl RulesetPart<'_> {
     /// Holder of a reference, as in an error.
     fn user(self) -> String {
         match self {
-            Part::Set(name, _) | Part::Element(name, ..) => format!("map {name}"),
-            Part::Chain(name, _) | Part::Rule(name, _) => format!("chain {name}"),
+            RulesetPart::Set(name, _) | RulesetPart::Element(name, ..) => format!("map {name}"),
+            RulesetPart::Chain(name, _) | RulesetPart::Rule(name, _) => format!("chain {name}"),
         }
     }
 
     /// The operation that would add the part to the table.
     fn operation(self, table: Table) -> Operation {
         match self {
-            Part::Set(name, set) => Operation::AddSet { table, name: name.clone(), set: set.clone() },
-            Part::Element(name, set, key, element) => Operation::AddElements {
+            RulesetPart::Set(name, set) => Operation::AddSet { table, name: name.clone(), set: set.clone() },
+            RulesetPart::Element(name, set, key, element) => Operation::AddElements {
                 table,
                 name: name.clone(),
                 set: set.clone(),
                 elements: vec![(key, element.clone())],
             },
-            Part::Chain(name, hook) => Operation::AddChain { table, chain: name.clone(), hook },
-            Part::Rule(name, rule) => Operation::AddRule { table, chain: name.clone(), rule: rule.clone() },
+            RulesetPart::Chain(name, hook) => Operation::AddChain { table, chain: name.clone(), hook },
+            RulesetPart::Rule(name, rule) => Operation::AddRule { table, chain: name.clone(), rule: rule.clone() },
         }
     }
 }
@@ -200,7 +200,7 @@ impl Display for InvalidPart {
     }
 }
 
-type Defects<'a> = Vec<(Part<'a>, Invalid)>;
+type Defects<'a> = Vec<(RulesetPart<'a>, Invalid)>;
 
 impl Ruleset {
     /// Returns all defects.
@@ -210,8 +210,10 @@ impl Ruleset {
 
     /// All defects, each with the part that has it.
     pub fn invalid_parts(&self) -> Vec<InvalidPart> {
-        let with_operation =
-            |(part, defect): (Part<'_>, Invalid)| InvalidPart { operation: part.operation(self.table.clone()), defect };
+        let with_operation = |(part, defect): (RulesetPart<'_>, Invalid)| InvalidPart {
+            operation: part.operation(self.table.clone()),
+            defect,
+        };
         self.defects().into_iter().map(with_operation).collect()
     }
 
@@ -230,10 +232,10 @@ impl Ruleset {
     }
 
     fn validate_set<'a>(&'a self, name: &'a Name, set: &'a Arc<Set>, found: &mut Defects<'a>) {
-        found.extend(set.header_defects(name).into_iter().map(|defect| (Part::Set(name, set), defect)));
+        found.extend(set.header_defects(name).into_iter().map(|defect| (RulesetPart::Set(name, set), defect)));
         let mut previous: Option<(Key, &Option<Verdict>)> = None;
         for (key, element) in &set.elements {
-            let part = Part::Element(name, set, key, element);
+            let part = RulesetPart::Element(name, set, key, element);
             if !set.admits(key, element) {
                 found.push((part, Invalid::WrongElement { set: name.clone(), key }));
             }
@@ -245,7 +247,7 @@ impl Ruleset {
         }
     }
 
-    fn validate_target<'a>(&'a self, part: Part<'a>, verdict: Option<&Verdict>, found: &mut Defects<'a>) {
+    fn validate_target<'a>(&'a self, part: RulesetPart<'a>, verdict: Option<&Verdict>, found: &mut Defects<'a>) {
         let Some(chain) = verdict.and_then(Verdict::target) else { return };
         match self.chains.get(chain) {
             None => found.push((part, Invalid::NoChain { user: part.user(), chain: chain.clone() })),
@@ -259,14 +261,14 @@ impl Ruleset {
     fn validate_chain<'a>(&'a self, name: &'a Name, chain: &'a Chain, found: &mut Defects<'a>) {
         let family = self.table.family;
         if chain.hook.is_some_and(|hook| hook.family() != family) {
-            found.push((Part::Chain(name, chain.hook), Invalid::Hook { chain: name.clone(), family }));
+            found.push((RulesetPart::Chain(name, chain.hook), Invalid::Hook { chain: name.clone(), family }));
         }
         for rule in &chain.rules {
-            self.validate_rule(Part::Rule(name, rule), rule, found);
+            self.validate_rule(RulesetPart::Rule(name, rule), rule, found);
         }
     }
 
-    fn validate_rule<'a>(&'a self, part: Part<'a>, rule: &'a Rule, found: &mut Defects<'a>) {
+    fn validate_rule<'a>(&'a self, part: RulesetPart<'a>, rule: &'a Rule, found: &mut Defects<'a>) {
         let family = self.table.family;
         let mask_is_bad = |mask: u32| mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32;
         if rule.reads_port_without_protocol() {
@@ -322,7 +324,7 @@ impl Ruleset {
 
     fn validate_lookup<'a>(
         &'a self,
-        part: Part<'a>,
+        part: RulesetPart<'a>,
         fields: &[Field],
         name: &Name,
         verdicts: bool,
@@ -335,14 +337,14 @@ impl Ruleset {
         self.validate_key(part, fields, name, fits, found);
     }
 
-    fn validate_record<'a>(&'a self, part: Part<'a>, fields: &[Field], name: &Name, found: &mut Defects<'a>) {
+    fn validate_record<'a>(&'a self, part: RulesetPart<'a>, fields: &[Field], name: &Name, found: &mut Defects<'a>) {
         self.validate_key(part, fields, name, |set| set.dynamic.is_some(), found);
     }
 
     /// Checks that the set exists, fits, and has the fields as its key.
     fn validate_key<'a>(
         &'a self,
-        part: Part<'a>,
+        part: RulesetPart<'a>,
         fields: &[Field],
         name: &Name,
         fits: impl Fn(&Set) -> bool,
@@ -377,7 +379,7 @@ impl Ruleset {
                         path.pop();
                     }
                     Some(next) if path.iter().any(|(n, _)| *n == next) => {
-                        found.push((Part::Chain(next, None), Invalid::Loop { chain: next.clone() }));
+                        found.push((RulesetPart::Chain(next, None), Invalid::Loop { chain: next.clone() }));
                         return;
                     }
                     Some(next) if !done.contains(next) => path.push((next, edges[next].iter().copied().collect())),

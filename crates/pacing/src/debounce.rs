@@ -57,7 +57,7 @@ impl Debounce {
     }
 
     /// True if a publication is due. Later changes belong to the next one.
-    pub fn take(&mut self, now: Instant) -> bool {
+    pub fn take_due(&mut self, now: Instant) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
             self.first_change = None;
@@ -83,8 +83,8 @@ mod tests {
         let mut published = vec![];
         let mut publish = |debounce: &mut Debounce, until: u64| {
             while let Some(due) = debounce.due().filter(|due| *due <= at(until)) {
-                assert!(!debounce.take(due - Duration::from_millis(1)), "not before it is due");
-                assert!(debounce.take(due));
+                assert!(!debounce.take_due(due - Duration::from_millis(1)), "not before it is due");
+                assert!(debounce.take_due(due));
                 debounce.published(due, due + Duration::from_millis(took));
                 published.push(u64::try_from(due.duration_since(start).as_millis()).unwrap());
             }

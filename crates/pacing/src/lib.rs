@@ -13,8 +13,8 @@
 //!
 //! let (mut debounce, now) = (Debounce::new(), Instant::now());
 //! debounce.change(now);
-//! assert!(!debounce.take(now));
-//! assert!(debounce.take(now + Duration::from_millis(200)));
+//! assert!(!debounce.take_due(now));
+//! assert!(debounce.take_due(now + Duration::from_millis(200)));
 //! ```
 
 #![warn(missing_docs)]

@@ -5,7 +5,7 @@ mod cluster_policy;
 use std::collections::BTreeSet;
 
 use crate::ambient;
-use crate::isolating::Isolating;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::peers::{NamedTargets, PeerUnion, PodPeer, named_endpoints};
 use crate::{
     ClusterState, Diagnostic, Direction, Enforcement, Kind, Peer, Peers, Pod, Policy, PolicyRule, PortRange, Ports,
@@ -88,7 +88,7 @@ fn check_audited(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(St
     for direction in Direction::BOTH.into_iter().filter(|direction| policy.rules(*direction).is_some()) {
         let selected = state.pods_in(&policy.name.namespace).filter(|pod| policy.selector.matches(&pod.labels));
         let judged = selected.filter_map(|pod| {
-            let enforced = Isolating::of(state, pod, direction).enforced;
+            let enforced = IsolatingPolicies::of(state, pod, direction).enforced;
             enforced.first().map(|enforced| (&pod.name, &enforced.name))
         });
         let judged: Vec<_> = judged.collect();
@@ -99,7 +99,7 @@ fn check_audited(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(St
             };
             let message = format!(
                 "is audited, but has no effect on {} of {pod}{others}, which {enforced} enforces",
-                direction.word()
+                direction.as_str()
             );
             warn("metadata.annotations".into(), message);
         }
@@ -113,7 +113,7 @@ fn check_rule(
     rule: &PolicyRule,
     warn: &mut impl FnMut(String, String),
 ) {
-    let path = format!("spec.{}[{}]", direction.word(), rule.index);
+    let path = format!("spec.{}[{}]", direction.as_str(), rule.index);
     let list = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",

@@ -32,7 +32,7 @@ impl Tier {
     pub const BOTH: [Tier; 2] = [Tier::Admin, Tier::Baseline];
 
     /// The name in reports and metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Tier::Admin => "admin",
             Tier::Baseline => "baseline",
@@ -235,7 +235,7 @@ impl ClusterPolicy {
         self.problems.iter().all(|problem| problem.severity != Severity::Error)
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> EvaluationPlace {
         (self.tier, self.priority, self.name.name.clone())
     }
 }
@@ -255,13 +255,13 @@ impl ClusterRule {
 }
 
 /// The place in the order of evaluation.
-type Place = (Tier, u16, Arc<str>);
+type EvaluationPlace = (Tier, u16, Arc<str>);
 
 /// The cluster policies, by name and in the order of evaluation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ClusterPolicies {
     by_name: BTreeMap<Arc<str>, Arc<ClusterPolicy>>,
-    by_place: BTreeMap<Place, Arc<ClusterPolicy>>,
+    by_place: BTreeMap<EvaluationPlace, Arc<ClusterPolicy>>,
 }
 
 impl ClusterPolicies {

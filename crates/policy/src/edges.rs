@@ -11,8 +11,8 @@
 //! of a fresh start.
 
 mod classes;
+mod declared_lines;
 mod groups;
-mod lines;
 mod ports;
 mod remote;
 mod terms;
@@ -25,12 +25,12 @@ mod workloads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use declared_lines::{DeclaredLine, EdgeChanges, EdgeEnd, TierRuleName, Withheld};
 use imbl::OrdMap;
-pub use lines::{DeclaredLine, EdgeChanges, End, TierRuleName, Withheld};
 pub use ports::{FlowPorts, PortSpan};
 
-use crate::state::packed::pack_shared;
-use crate::{Changed, ClusterState, ObjectName, Pod};
+use crate::state::btree_packing::pack_shared;
+use crate::{ClusterState, ObjectName, Pod, StateDelta};
 use groups::{GroupInputs, Groups, Key, RulesKey, edge, rule_lines};
 use remote::{RemoteEdges, RemoteKey};
 use update::{EdgeInputs, Work};
@@ -92,7 +92,7 @@ impl Edges {
     pub fn update(
         &mut self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         workload_of: &dyn Fn(&Pod) -> Arc<str>,
         renamed: &BTreeSet<ObjectName>,
     ) -> EdgeChanges {

@@ -4,7 +4,7 @@
 //! Policies are evaluated rule by rule as their author wrote them, while the translator merges them. Tests verify that
 //! the two agree.
 
-mod lacks;
+mod mismatch;
 mod named;
 mod text;
 mod tiers;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-pub use named::{NamedTraffic, NotTraffic, PartyName, Unexplained, explain_named};
+pub use named::{NamedTraffic, NotTraffic, PartyError, PartyName, explain_named};
 pub use tiers::ClusterRuleName;
 
-use crate::isolating::Isolating;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::remote::{RemoteLabels, RemoteSet};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule, RuleAction, Tier};
-use lacks::Lack;
-use tiers::Audited;
+use mismatch::Lack;
+use tiers::AuditedPolicies;
 
 /// The protocol and port of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,7 +175,12 @@ pub struct Explanation {
 /// Explains the first packet of a flow between two addresses, after destination translation. A flow of a pod to itself
 /// is one through a Service: what a pod sends to its own address does not leave it.
 pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Explanation {
-    let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
+    let flow = ExplainedFlow {
+        state,
+        source: ExplainedEnd::of(state, source),
+        destination: ExplainedEnd::of(state, destination),
+        traffic,
+    };
     let (egress, egress_passed_by) = flow.judge(Direction::Egress);
     let (ingress, ingress_passed_by) = flow.judge(Direction::Ingress);
     Explanation {
@@ -207,7 +212,12 @@ pub fn explain_side(
     traffic: Traffic,
     side: Direction,
 ) -> ExplainedSide {
-    let flow = Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic };
+    let flow = ExplainedFlow {
+        state,
+        source: ExplainedEnd::of(state, source),
+        destination: ExplainedEnd::of(state, destination),
+        traffic,
+    };
     let (verdict, passed_by) = flow.judge(side);
     ExplainedSide { verdict, passed_by }
 }
@@ -224,8 +234,8 @@ pub fn explain_domain_names(state: &ClusterState, explanation: &Explanation) -> 
         NamedTraffic::Portless => Traffic::Portless,
         NamedTraffic::Name(..) => return None,
     };
-    let [source, destination] = [source, destination].map(|party| End::of(state, party.address));
-    let flow = Flow { state, source, destination, traffic };
+    let [source, destination] = [source, destination].map(|party| ExplainedEnd::of(state, party.address));
+    let flow = ExplainedFlow { state, source, destination, traffic };
     let pod = flow.source.pod?;
     let is_denied_by_baseline = matches!(egress, SideVerdict::DeniedByRule { rule } if rule.tier == Tier::Baseline);
     let tiers = std::iter::once(Tier::Admin).chain(is_denied_by_baseline.then_some(Tier::Baseline));
@@ -268,12 +278,12 @@ impl SideVerdict {
     }
 }
 
-struct End<'a> {
+struct ExplainedEnd<'a> {
     address: IpAddr,
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
-    /// Cache of [`End::may_be_unknown_pod`], whose computation reads every node.
+    /// Cache of [`ExplainedEnd::may_be_unknown_pod`], whose computation reads every node.
     may_be_unknown_pod: OnceCell<bool>,
     /// The nodes that have the address, if it is not a pod's.
     nodes: Vec<&'a Arc<str>>,
@@ -281,9 +291,9 @@ struct End<'a> {
     remote: Vec<(&'a RemoteSet, &'a RemoteLabels)>,
 }
 
-impl<'a> End<'a> {
-    fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
-        let of_pod = |pod, unknown| End {
+impl<'a> ExplainedEnd<'a> {
+    fn of(state: &'a ClusterState, address: IpAddr) -> ExplainedEnd<'a> {
+        let of_pod = |pod, unknown| ExplainedEnd {
             address,
             pod,
             unknown,
@@ -292,7 +302,7 @@ impl<'a> End<'a> {
             remote: vec![],
         };
         match state.holder(address) {
-            None => End {
+            None => ExplainedEnd {
                 nodes: state.nodes_with(address).collect(),
                 remote: state.labelled_remote_sets_with(address).collect(),
                 ..of_pod(None, None)
@@ -324,14 +334,14 @@ impl<'a> End<'a> {
     }
 }
 
-struct Flow<'a> {
+struct ExplainedFlow<'a> {
     state: &'a ClusterState,
-    source: End<'a>,
-    destination: End<'a>,
+    source: ExplainedEnd<'a>,
+    destination: ExplainedEnd<'a>,
     traffic: Traffic,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> ExplainedFlow<'a> {
     /// The verdict of a side, and the rules that passed the flow to the next tier.
     fn judge(&self, direction: Direction) -> (SideVerdict, Vec<ClusterRuleName>) {
         let (own, other) = match direction {
@@ -357,7 +367,8 @@ impl<'a> Flow<'a> {
             (false, true) => Some(Exempt::OwnNode),
             (false, false) => None,
         };
-        let judging = Judging { pod, direction, other, isolating: Isolating::of(self.state, pod, direction), exempt };
+        let judging =
+            JudgedSide { pod, direction, other, isolating: IsolatingPolicies::of(self.state, pod, direction), exempt };
         if pod.unreadable && is_itself && !self.state.may_be_judged_by_cluster_policies(pod, direction) {
             return (SideVerdict::Itself, vec![]);
         }
@@ -366,13 +377,13 @@ impl<'a> Flow<'a> {
             return (SideVerdict::Unreadable { reason }, vec![]);
         }
         let mut passed_by = Vec::new();
-        let decider = self.decider(&judging, Audited::Ignored, &mut passed_by);
+        let decider = self.decider(&judging, AuditedPolicies::Ignored, &mut passed_by);
         (self.verdict(&judging, decider), passed_by)
     }
 
     /// The decider, tier by tier. Adds the rules that pass the flow to the next tier to `passed_by`.
-    fn decider(&self, judging: &Judging, audited: Audited, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
-        let Judging { pod, direction, other, isolating, exempt } = judging;
+    fn decider(&self, judging: &JudgedSide, audited: AuditedPolicies, passed_by: &mut Vec<ClusterRuleName>) -> Decider {
+        let JudgedSide { pod, direction, other, isolating, exempt } = judging;
         let mut by_tier = |tier| {
             let rule = self.decisive(pod, tier, *direction, other, audited)?;
             match rule.action {
@@ -387,8 +398,8 @@ impl<'a> Flow<'a> {
             return decider;
         }
         let is_isolated = match audited {
-            Audited::Ignored => !isolating.enforced.is_empty(),
-            Audited::Included => !isolating.is_empty(),
+            AuditedPolicies::Ignored => !isolating.enforced.is_empty(),
+            AuditedPolicies::Included => !isolating.is_empty(),
         };
         match (is_isolated, exempt) {
             (true, None) => Decider::Policies,
@@ -397,10 +408,10 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn verdict(&self, judging: &Judging, enforced: Decider) -> SideVerdict {
-        let Judging { isolating, direction, other, exempt, pod: _ } = judging;
+    fn verdict(&self, judging: &JudgedSide, enforced: Decider) -> SideVerdict {
+        let JudgedSide { isolating, direction, other, exempt, pod: _ } = judging;
         let reaches_itself = *exempt == Some(Exempt::Itself);
-        let with_audited = || self.decider(judging, Audited::Included, &mut vec![]);
+        let with_audited = || self.decider(judging, AuditedPolicies::Included, &mut vec![]);
         match enforced {
             Decider::Rule(rule) if rule.action == RuleAction::Deny => SideVerdict::DeniedByRule { rule },
             Decider::Rule(rule) => self.would_deny(judging, with_audited()).unwrap_or(SideVerdict::Accepted { rule }),
@@ -437,8 +448,8 @@ impl<'a> Flow<'a> {
     }
 
     /// The verdict on a flow that passes but would be denied if the audited policies were enforced; `None` otherwise.
-    fn would_deny(&self, judging: &Judging, with_audited: Decider) -> Option<SideVerdict> {
-        let Judging { isolating, direction, other, .. } = judging;
+    fn would_deny(&self, judging: &JudgedSide, with_audited: Decider) -> Option<SideVerdict> {
+        let JudgedSide { isolating, direction, other, .. } = judging;
         match with_audited {
             Decider::Rule(rule) if rule.action == RuleAction::Deny => Some(SideVerdict::WouldDenyByRule { rule }),
             Decider::Policies => {
@@ -456,7 +467,7 @@ impl<'a> Flow<'a> {
     }
 
     /// The verdict of the union of the policies: the first rule that allows, or the closest one.
-    fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Union {
+    fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &ExplainedEnd) -> Union {
         let mut closest: Option<(Lack, &Policy, &PolicyRule)> = None;
         for (policy, rule) in rules(policies, direction) {
             let lack = self.lack(direction, policy, rule, other);
@@ -474,7 +485,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Every rule that allows the flow.
-    fn allowing(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Vec<RuleName> {
+    fn allowing(&self, policies: &[&Arc<Policy>], direction: Direction, other: &ExplainedEnd) -> Vec<RuleName> {
         let allows = |(policy, rule): &(&Policy, &PolicyRule)| self.lack(direction, policy, rule, other).is_none();
         let allowing = rules(policies, direction).filter(allows);
         allowing.map(|(policy, rule)| RuleName::of(policy, direction, rule)).collect()
@@ -482,11 +493,11 @@ impl<'a> Flow<'a> {
 }
 
 /// A pod's side of a flow.
-struct Judging<'a> {
+struct JudgedSide<'a> {
     pod: &'a Pod,
     direction: Direction,
-    other: &'a End<'a>,
-    isolating: Isolating<'a>,
+    other: &'a ExplainedEnd<'a>,
+    isolating: IsolatingPolicies<'a>,
     exempt: Option<Exempt>,
 }
 
@@ -531,7 +542,7 @@ fn names(policies: &[&Arc<Policy>]) -> Vec<String> {
 
 impl RuleName {
     fn of(policy: &Policy, direction: Direction, rule: &PolicyRule) -> RuleName {
-        let field = format!("spec.{}[{}]", direction.word(), rule.index);
+        let field = format!("spec.{}[{}]", direction.as_str(), rule.index);
         RuleName { policy: policy.name.to_string(), field }
     }
 }

@@ -76,13 +76,13 @@ mod diagnostic;
 mod dirty_set;
 mod edges;
 mod explain;
-mod isolating;
+mod isolating_policies;
 mod labels;
 mod lower;
 mod model;
 mod peers;
-mod plain;
 pub mod remote;
+mod sanitize;
 mod selector;
 mod slab;
 mod state;
@@ -101,11 +101,11 @@ pub use cluster_policy::{
 pub use diagnostic::{Diagnostic, Severity};
 pub use dirty_set::DirtySet;
 pub use edges::{
-    DeclaredLine, DeclaredLines, EdgeChanges, Edges, End, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
+    DeclaredLine, DeclaredLines, EdgeChanges, EdgeEnd, Edges, FlowPorts, MOST_EDGES, PortSpan, TierRuleName, Withheld,
 };
 pub use explain::{
-    ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyName, RuleName,
-    SideVerdict, Traffic, Unexplained, explain, explain_domain_names, explain_named, explain_side,
+    ClusterRuleName, ExplainedSide, Explanation, FlowEnd, NamedTraffic, NearMiss, NotTraffic, PartyError, PartyName,
+    RuleName, SideVerdict, Traffic, explain, explain_domain_names, explain_named, explain_side,
 };
 pub use labels::Labels;
 pub use lower::{
@@ -114,16 +114,18 @@ pub use lower::{
 pub use model::{
     Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope, Node,
     NotAnObjectName, Object, ObjectName, Owner, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
-    Problems, Tracked,
+    Problems, SourceObject,
 };
-pub use plain::plain;
+pub use sanitize::plain;
 pub use selector::{Operator, Requirement, Selector, Values};
-pub use state::{Changed, ClusterState, Interner, NodeRanges, PolicyCounts, is_learnable, pack_shared};
-pub use suggest::{EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
+pub use state::{ClusterState, Interner, NodeRanges, PolicyCounts, StateDelta, is_learnable, pack_shared};
+pub use suggest::{
+    EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, SuggestionObstacle, WhoSeen, Workloads, suggest,
+};
 pub use translate::{
     ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
     EdgeHook, FLOW_KEPT_SECONDS, FORWARD_CHAIN, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS,
-    Program, Reported, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals,
+    ParsedPrefix, Program, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals,
     counting_chains, flow_tables, names_without_role, translate,
 };
 pub use uid::Uid;

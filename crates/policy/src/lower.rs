@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub use owner::{LONGEST_OWNER_BYTES, OwnerReading, OwnerReference, read_owner};
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::{Diagnostic, Enforcement, Interner, Kind, Labels, Namespace, Object, ObjectName, Severity};
 
 /// The object has no `metadata.name`, so it cannot be identified.

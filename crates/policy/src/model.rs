@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::{Addresses, ClusterPolicy, Diagnostic, Labels, Selector, Uid};
 
 /// The kinds of objects that enforcement depends on.
@@ -99,7 +99,7 @@ impl std::str::FromStr for ObjectName {
 }
 
 /// Objects that a source publishes changes of. Each has a kind, and a name unique within the kind.
-pub trait Tracked: fmt::Debug + Clone + PartialEq {
+pub trait SourceObject: fmt::Debug + Clone + PartialEq {
     /// Key of an object together with its name.
     type Kind: fmt::Debug + fmt::Display + Copy + Ord + Send + Sync + 'static;
 
@@ -111,7 +111,7 @@ pub trait Tracked: fmt::Debug + Clone + PartialEq {
 
 /// A change of one kind's objects, as reported by a watch or a manifest folder.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Change<O: Tracked = Object> {
+pub enum Change<O: SourceObject = Object> {
     /// Upserts the object under its name.
     Set(O),
     /// Removes the object of that name; no change if there is none.
@@ -135,7 +135,7 @@ pub enum Object {
     ClusterPolicy(Arc<ClusterPolicy>),
 }
 
-impl Tracked for Object {
+impl SourceObject for Object {
     type Kind = Kind;
 
     fn kind(&self) -> Kind {

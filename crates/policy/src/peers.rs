@@ -9,7 +9,7 @@ use nft::{Datum, Family, Protocol};
 use serde::Serialize;
 
 use crate::address_ranges::{bounds, datum, merge};
-use crate::remote::{Families, RemoteLabels};
+use crate::remote::{LabelFamilies, RemoteLabels};
 use crate::{Block, ClusterState, Labels, NamespaceScope, Peer, Peers, Pod, Selector};
 
 /// Pods by selector, anywhere in the cluster.
@@ -132,7 +132,7 @@ impl PodPeer {
     }
 
     /// Whether the peer can select any remote set.
-    pub(crate) fn reaches_remote(&self, families: &Families) -> bool {
+    pub(crate) fn reaches_remote(&self, families: &LabelFamilies) -> bool {
         match &self.namespaces {
             Namespaces::Selected(selector) => families.are_required_by(selector),
             Namespaces::Named(_) | Namespaces::Every => false,

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ObjectName;
-use crate::plain::plain;
+use crate::sanitize::plain;
 
-pub(crate) use labels::{Families, RemoteLabels};
+pub(crate) use labels::{LabelFamilies, RemoteLabels};
 pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
-pub(crate) use sets::{Moved, RemoteSets};
+pub(crate) use sets::{MembershipDelta, RemoteSets};
 
 /// The identity of a remote set, ordered by cluster, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,19 +4,19 @@
 //! and duplicates, results in the same state as a fresh start on the final objects.
 
 mod address_owners;
+pub(crate) mod btree_packing;
 mod budget;
 mod by_name;
-pub(crate) mod changed;
+pub(crate) mod delta;
 mod directory;
+mod enforcement_counts;
 mod footprint;
 mod interner;
 mod learned;
 pub(crate) mod nodes;
+mod object_totals;
 mod objects;
-pub(crate) mod packed;
 mod pods_by_labels;
-mod sums;
-mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,18 +33,18 @@ use crate::{
 use budget::{Budgets, Switch};
 use by_name::ByName;
 use directory::Directory;
+use enforcement_counts::Tally;
 use learned::LearnedNames;
 use nodes::range_of_pods;
+use object_totals::Sums;
 use pods_by_labels::PodsByLabels;
-use sums::Sums;
-use tally::Tally;
 
-pub use changed::Changed;
+pub use btree_packing::pack_shared;
+pub use delta::StateDelta;
+pub use enforcement_counts::PolicyCounts;
 pub use interner::Interner;
 pub use learned::is_learnable;
 pub use nodes::NodeRanges;
-pub use packed::pack_shared;
-pub use tally::PolicyCounts;
 
 /// Namespaces, pods, policies, nodes and cluster policies, the directory of addresses, and the pods of other clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,8 +75,8 @@ impl ClusterState {
     }
 
     /// Applies a change. Returns the delta.
-    pub fn apply(&mut self, change: Change) -> Changed {
-        let mut changed = Changed::default();
+    pub fn apply(&mut self, change: Change) -> StateDelta {
+        let mut changed = StateDelta::default();
         match change {
             Change::Set(object) => self.set(object, &mut changed),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut changed),
@@ -99,7 +99,7 @@ impl ClusterState {
     }
 
     /// Denies policies that exceed their budget of elements.
-    fn balance(&mut self, changed: &mut Changed) {
+    fn balance(&mut self, changed: &mut StateDelta) {
         if self.budgets.is_empty() {
             return;
         }
@@ -112,11 +112,11 @@ impl ClusterState {
         for Switch { name, effective } in switched {
             let Some(old) = self.policies.get(&name).cloned() else { continue };
             let in_namespace = self.enforcement_in(&name.namespace);
-            self.tally.take(&old, in_namespace);
+            self.tally.remove(&old, in_namespace);
             self.tally.add(&effective, in_namespace);
             let (old, new) = (Object::Policy(old), Object::Policy(effective.clone()));
             self.record(changed, Some(&old), Some(&new));
-            self.sums.take(&old);
+            self.sums.remove(&old);
             self.sums.add(&new);
             self.policies.insert(name, effective);
         }
@@ -134,7 +134,7 @@ impl ClusterState {
         self.addresses.pack();
     }
 
-    fn set(&mut self, object: Object, changed: &mut Changed) {
+    fn set(&mut self, object: Object, changed: &mut StateDelta) {
         let old = self.object(object.kind(), object.name());
         let is_written = match &object {
             Object::Policy(policy) => self.budgets.written(&policy.name) == Some(policy),
@@ -155,7 +155,7 @@ impl ClusterState {
             self.record(changed, old.as_ref(), Some(&object));
         }
         if let Some(old) = &old {
-            self.take_out(old);
+            self.remove_object(old);
         }
         self.sums.add(&object);
         match object {
@@ -163,7 +163,7 @@ impl ClusterState {
                 let name = new.name.name.clone();
                 let before = self.enforcement_in(&name);
                 self.namespaces.insert(name.clone(), new);
-                self.tally.turn(&name, before, self.enforcement_in(&name));
+                self.tally.change_enforcement(&name, before, self.enforcement_in(&name));
             }
             Object::Policy(new) => {
                 self.tally.add(&new, self.enforcement_in(&new.name.namespace));
@@ -186,24 +186,24 @@ impl ClusterState {
         }
     }
 
-    fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
+    fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut StateDelta) {
         if let Some(old) = self.object(kind, name) {
             self.record(changed, Some(&old), None);
-            self.take_out(&old);
+            self.remove_object(&old);
         }
     }
 
-    fn take_out(&mut self, old: &Object) {
-        self.sums.take(old);
+    fn remove_object(&mut self, old: &Object) {
+        self.sums.remove(old);
         let name = old.name();
         match old {
             Object::Namespace(_) => {
                 let before = self.enforcement_in(&name.name);
                 self.namespaces.remove(&name.name);
-                self.tally.turn(&name.name, before, self.enforcement_in(&name.name));
+                self.tally.change_enforcement(&name.name, before, self.enforcement_in(&name.name));
             }
             Object::Policy(old) => {
-                self.tally.take(old, self.enforcement_in(&name.namespace));
+                self.tally.remove(old, self.enforcement_in(&name.namespace));
                 self.policies.remove(name);
                 self.budgets.remove(old);
             }
@@ -222,7 +222,7 @@ impl ClusterState {
     }
 
     /// Records the delta of upserting or removing one object.
-    fn record(&self, changed: &mut Changed, old: Option<&Object>, new: Option<&Object>) {
+    fn record(&self, changed: &mut StateDelta, old: Option<&Object>, new: Option<&Object>) {
         changed.record_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
         let namespace = |object: Option<&Object>| match object {
             Some(Object::Namespace(namespace)) => Some(namespace.clone()),
@@ -287,7 +287,7 @@ impl ClusterState {
         let namespaces: Vec<Arc<str>> = self.tally.silent_namespaces().cloned().collect();
         for namespace in namespaces {
             if self.annotated_enforcement(&namespace).is_none() {
-                self.tally.turn(&namespace, before, default);
+                self.tally.change_enforcement(&namespace, before, default);
             }
         }
     }
@@ -309,8 +309,8 @@ impl ClusterState {
     }
 
     /// Upserts the attachment of a pod to this node's network. Returns the delta.
-    pub fn attach(&mut self, attachment: Attachment) -> Changed {
-        let mut changed = Changed::default();
+    pub fn attach(&mut self, attachment: Attachment) -> StateDelta {
+        let mut changed = StateDelta::default();
         let old = self.addresses.attachment(&attachment.id).cloned();
         if old.as_deref() != Some(&attachment) {
             changed.record_attachment(old.as_deref());
@@ -321,15 +321,15 @@ impl ClusterState {
     }
 
     /// Removes an attachment. Returns the delta.
-    pub fn detach(&mut self, id: &AttachmentId) -> Changed {
-        let mut changed = Changed::default();
+    pub fn detach(&mut self, id: &AttachmentId) -> StateDelta {
+        let mut changed = StateDelta::default();
         changed.record_attachment(self.addresses.detach(id).as_deref());
         changed
     }
 
     /// Replaces all attachments. Returns the delta.
-    pub fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> Changed {
-        let mut changed = Changed::default();
+    pub fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> StateDelta {
+        let mut changed = StateDelta::default();
         let kept: BTreeSet<&AttachmentId> = attachments.iter().map(|a| &a.id).collect();
         let gone: Vec<AttachmentId> =
             self.attachments().map(|a| &a.id).filter(|id| !kept.contains(id)).cloned().collect();
@@ -344,7 +344,7 @@ impl ClusterState {
 
     /// Sets the interfaces of this node at whose ingress tc may redirect packets, bypassing chains at the interface.
     /// Returns the delta.
-    pub fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
+    pub fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> StateDelta {
         replace_interfaces(&mut self.redirecting, interfaces)
     }
 
@@ -354,7 +354,7 @@ impl ClusterState {
 
     /// Sets the interfaces that are ports of bridges. Returns the delta. Attachments report the time of
     /// their ADD only: other programs may make an interface a port later.
-    pub fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
+    pub fn set_bridge_ports(&mut self, interfaces: BTreeSet<InterfaceName>) -> StateDelta {
         replace_interfaces(&mut self.bridge_ports, interfaces)
     }
 
@@ -368,8 +368,8 @@ impl ClusterState {
     }
 
     /// Adds a learned address of a domain name, which is in lower case and without a final dot. Returns the delta.
-    pub fn learn(&mut self, name: Arc<str>, address: IpAddr) -> Changed {
-        let mut changed = Changed::default();
+    pub fn learn(&mut self, name: Arc<str>, address: IpAddr) -> StateDelta {
+        let mut changed = StateDelta::default();
         if self.learned.insert(name, address) {
             changed.record_learned(address);
         }
@@ -377,8 +377,8 @@ impl ClusterState {
     }
 
     /// Removes a learned address of a domain name. Returns the delta.
-    pub fn remove_learned(&mut self, name: &str, address: IpAddr) -> Changed {
-        let mut changed = Changed::default();
+    pub fn remove_learned(&mut self, name: &str, address: IpAddr) -> StateDelta {
+        let mut changed = StateDelta::default();
         if self.learned.remove(name, address) {
             changed.record_learned(address);
         }
@@ -386,8 +386,8 @@ impl ClusterState {
     }
 
     /// Sets the domain whose names may have addresses of pods and nodes. Returns the delta.
-    pub fn set_cluster_domain(&mut self, domain: Arc<str>) -> Changed {
-        let mut changed = Changed::default();
+    pub fn set_cluster_domain(&mut self, domain: Arc<str>) -> StateDelta {
+        let mut changed = StateDelta::default();
         if self.learned.set_cluster_domain(domain) {
             self.learned.addresses().for_each(|address| changed.record_learned(address));
         }
@@ -438,16 +438,16 @@ impl ClusterState {
     }
 
     /// Applies a change of remote sets. Returns the delta.
-    pub fn apply_remote(&mut self, change: RemoteChange) -> Changed {
-        let mut changed = Changed::default();
+    pub fn apply_remote(&mut self, change: RemoteChange) -> StateDelta {
+        let mut changed = StateDelta::default();
         changed.record_remote(self.remote.apply(change));
         changed
     }
 
     /// Sets the label prefixes by which policies select remote sets, the one for suggestions first. The initial value
     /// is [`LabelPrefix::defaults`]. Returns the delta.
-    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Changed {
-        let mut changed = Changed::default();
+    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> StateDelta {
+        let mut changed = StateDelta::default();
         if self.remote.set_prefixes(prefixes) {
             changed.record_families(self.remote.addresses());
         }
@@ -509,8 +509,8 @@ impl ClusterState {
 }
 
 /// Replaces a set of interfaces that rules depend on. Returns the delta.
-fn replace_interfaces(known: &mut BTreeSet<InterfaceName>, interfaces: BTreeSet<InterfaceName>) -> Changed {
-    let mut changed = Changed::default();
+fn replace_interfaces(known: &mut BTreeSet<InterfaceName>, interfaces: BTreeSet<InterfaceName>) -> StateDelta {
+    let mut changed = StateDelta::default();
     if *known != interfaces {
         changed.record_interfaces();
         *known = interfaces;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde_json::Value;
 
-pub use note::{Note, Unsuggested};
+pub use note::{Note, SuggestionObstacle};
 pub use workload::Workloads;
 
 use crate::remote::{LabelPrefix, RemoteSet};
@@ -133,29 +133,29 @@ fn rule(
     state: &ClusterState,
     local: &EndOwner,
     flow: &FlowSeen,
-) -> Result<(Workload, SeenPeer, (Protocol, u16)), Unsuggested> {
+) -> Result<(Workload, SeenPeer, (Protocol, u16)), SuggestionObstacle> {
     let workload = match local {
-        EndOwner::Pod(pod) if pod.unreadable => return Err(Unsuggested::LocalNotUnderstood),
-        EndOwner::Pod(pod) => Workload::of(pod).ok_or(Unsuggested::LocalWithoutLabels)?,
+        EndOwner::Pod(pod) if pod.unreadable => return Err(SuggestionObstacle::LocalNotUnderstood),
+        EndOwner::Pod(pod) => Workload::of(pod).ok_or(SuggestionObstacle::LocalWithoutLabels)?,
         EndOwner::Gone(_) | EndOwner::Nameless(_) | EndOwner::Remote(..) | EndOwner::Address(_) => {
-            return Err(Unsuggested::LocalNotKnown);
+            return Err(SuggestionObstacle::LocalNotKnown);
         }
     };
     let port = match flow.traffic {
-        Traffic::Portless => return Err(Unsuggested::Portless),
-        Traffic::Port(_, 0) => return Err(Unsuggested::PortZero),
+        Traffic::Portless => return Err(SuggestionObstacle::Portless),
+        Traffic::Port(_, 0) => return Err(SuggestionObstacle::PortZero),
         Traffic::Port(protocol, number) => (protocol, number),
     };
     let peer = match EndOwner::of(state, &flow.peer) {
-        EndOwner::Pod(pod) if pod.unreadable => return Err(Unsuggested::PeerNotUnderstood),
+        EndOwner::Pod(pod) if pod.unreadable => return Err(SuggestionObstacle::PeerNotUnderstood),
         EndOwner::Pod(pod) => {
-            let peer = Workload::of(pod).ok_or(Unsuggested::PeerWithoutLabels)?;
+            let peer = Workload::of(pod).ok_or(SuggestionObstacle::PeerWithoutLabels)?;
             if peer.namespace != workload.namespace && state.namespace_labels(&peer.namespace).is_none() {
-                return Err(Unsuggested::PeerNamespaceNotKnown);
+                return Err(SuggestionObstacle::PeerNamespaceNotKnown);
             }
             SeenPeer::Workload(peer)
         }
-        EndOwner::Gone(_) | EndOwner::Nameless(_) => return Err(Unsuggested::PeerNotKnown),
+        EndOwner::Gone(_) | EndOwner::Nameless(_) => return Err(SuggestionObstacle::PeerNotKnown),
         EndOwner::Remote(set, address) => match state.remote_prefixes().next() {
             Some(family) => SeenPeer::Remote(family.clone(), set.clone()),
             None => SeenPeer::Address(address),

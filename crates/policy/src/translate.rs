@@ -7,15 +7,14 @@
 
 mod audit;
 mod bridge_ports;
+mod dispatch;
 mod dns_answers;
 mod draft;
 mod edge;
-mod emit;
 mod frame;
 mod generation;
 mod hairpin;
-mod job;
-mod judging;
+mod icmp_errors;
 mod layout;
 mod leave_out;
 mod names;
@@ -24,8 +23,9 @@ mod peer_sets;
 mod plan;
 mod pod_ranges;
 mod private_headers;
+mod program_job;
+mod program_objects;
 mod programs;
-mod related;
 mod reporting;
 mod roles;
 mod segments;
@@ -36,30 +36,31 @@ mod tier_sets;
 mod tiers;
 mod translator;
 mod tunnels;
-mod unknown;
+mod unknown_addresses;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
+pub use dispatch::FORWARD_CHAIN;
 pub use dns_answers::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, PAUSED_SECONDS};
 pub use draft::DraftRuleset;
 pub use edge::EdgeHook;
 pub use generation::{BadMask, DEFAULT_MARK_MASK, Generation};
-pub use judging::FORWARD_CHAIN;
 pub use layout::{Layout, TABLE_COMMENT, changes_intervals};
 pub use reporting::{
-    Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
+    Cause, DENIED_PREFIX, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, ParsedPrefix, counting_chains,
+    flow_tables,
 };
 pub use roles::names_without_role;
 pub use translator::Translator;
 pub use tunnels::TUNNEL_PORTS;
 
-pub(crate) use emit::MOST_VARIANTS;
-pub(crate) use job::{NamedPorts, resolved_ports};
 pub(crate) use names::digest;
 pub(crate) use plan::Plan;
+pub(crate) use program_job::{NamedPorts, resolved_ports};
+pub(crate) use program_objects::MOST_VARIANTS;
 
 use crate::{ClusterState, Diagnostic, Enforcement, ObjectName, Policy};
 
@@ -78,7 +79,7 @@ impl Direction {
     pub const BOTH: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
     /// The name in reports, metric labels, chains and field paths.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Direction::Egress => "egress",
             Direction::Ingress => "ingress",

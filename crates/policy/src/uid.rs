@@ -1,4 +1,4 @@
-//! UIDs of objects.
+//! UIDs of objects, stored compactly: there is one for each pod of the cluster.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -7,7 +7,7 @@ use flow::{EndSample, Endpoint, FlowVerdict, PolicyHit, SeenBy};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::settlement::TrailRecord;
+use crate::window_lines::TrailRecord;
 
 /// Upper bound of a line in bytes: Loki refuses lines above 256 kB by default. The samples of a longer record are
 /// omitted.
@@ -40,7 +40,7 @@ pub enum JudgingSide {
 }
 
 impl JudgingSide {
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             JudgingSide::Egress => "egress",
             JudgingSide::Ingress => "ingress",
@@ -50,7 +50,7 @@ impl JudgingSide {
 
 /// Labels that differ between lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stream {
+pub struct LabelStream {
     /// Namespace of the reporting side.
     pub namespace: Arc<str>,
     pub direction: JudgingSide,
@@ -60,7 +60,7 @@ pub struct Stream {
 /// A record with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    pub stream: Stream,
+    pub stream: LabelStream,
     /// Start of the window, so that encoding a record again yields the same time.
     pub time: Timestamp,
     pub line: String,
@@ -123,7 +123,7 @@ impl Entry {
         }
         let (direction, end) = reporting_side(&record);
         let namespace = namespaces.label(end.namespace.as_ref());
-        let stream = Stream { namespace, direction, verdict: record.joined.record.key.verdict };
+        let stream = LabelStream { namespace, direction, verdict: record.joined.record.key.verdict };
         Ok(Entry { stream, time: record.joined.record.window, line, record })
     }
 
@@ -135,14 +135,14 @@ impl Entry {
         let bytes = |volume: Option<flow::Volume>| volume.map(|volume| volume.bytes.to_string());
         let (policies, are_all) = names(key.policies());
         let (denied_by, are_all_denying) = names(key.denying_policies());
-        let verdict = |verdict: Option<FlowVerdict>| verdict.map(|verdict| verdict.word().to_owned());
+        let verdict = |verdict: Option<FlowVerdict>| verdict.map(|verdict| verdict.as_str().to_owned());
         [
             ("source", Some(key.source.to_string())),
-            ("source_kind", Some(key.source.kind.word().to_owned())),
+            ("source_kind", Some(key.source.kind.as_str().to_owned())),
             ("source_namespace", text(&key.source.namespace)),
             ("source_workload", text(&key.source.name)),
             ("destination", Some(key.destination.to_string())),
-            ("destination_kind", Some(key.destination.kind.word().to_owned())),
+            ("destination_kind", Some(key.destination.kind.as_str().to_owned())),
             ("destination_namespace", text(&key.destination.namespace)),
             ("destination_workload", text(&key.destination.name)),
             ("protocol", Some(key.protocol.to_string())),

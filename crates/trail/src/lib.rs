@@ -2,25 +2,27 @@
 //! the receiver.
 //!
 //! [`Book`] tracks which records are exported, [`new_lines()`] makes lines of the others, [`loki`] and [`otlp`] encode
-//! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`Outcome`] interprets the response
+//! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`DeliveryOutcome`] interprets the response
 //! of a receiver. The caller sends requests and reads the clock; only [`SpoolFolder`], [`Spool`] and [`PositionFile`] access files.
 
 mod batch;
-mod book;
 mod entry;
+mod exported_records;
 pub mod loki;
 pub mod otlp;
 mod outcome;
 mod position_file;
-mod settlement;
 mod spool;
 #[cfg(test)]
 mod testing;
+mod window_lines;
 
 pub use batch::{BATCH_BYTES, Batch, json_lines, plan};
-pub use book::{Book, DueWindow, EpochPosition, ExportPosition};
-pub use entry::{Entry, JudgingSide, LARGEST_LINE, MOST_NAMESPACES, Namespaces, Stream};
-pub use outcome::Outcome;
+pub use entry::{Entry, JudgingSide, LARGEST_LINE, LabelStream, MOST_NAMESPACES, Namespaces};
+pub use exported_records::{Book, DueWindow, EpochPosition, ExportPosition};
+pub use outcome::DeliveryOutcome;
 pub use position_file::{PositionFile, PositionFileError};
-pub use settlement::{EdgeKey, MOST_EXCESS, NewLines, Settled, Totals, TrailRecord, WindowState, new_lines};
-pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, Spooled};
+pub use spool::{MEMORY_BYTES, Spool, SpoolCounts, SpoolError, SpoolFolder, SpooledBatch};
+pub use window_lines::{
+    EdgeKey, MOST_EXCESS, NewLines, RecordTotals, SettledRecord, TrailRecord, WindowState, new_lines,
+};

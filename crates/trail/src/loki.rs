@@ -82,8 +82,8 @@ pub fn encode(cluster: &str, extra: Option<&ExtraLabel>, entries: &[Entry]) -> s
             ("service_name", SERVICE_NAME),
             ("cluster", cluster),
             ("namespace", &*stream.namespace),
-            ("direction", stream.direction.word()),
-            ("verdict", stream.verdict.word()),
+            ("direction", stream.direction.as_str()),
+            ("verdict", stream.verdict.as_str()),
         ]);
         labels.extend(extra.map(|ExtraLabel { name, value }| (name.as_str(), value.as_str())));
         let values = run.iter().map(|entry| {

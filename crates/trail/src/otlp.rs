@@ -66,11 +66,11 @@ fn log_record(entry: &Entry) -> Value {
     end(&mut attributes, "dst", &key.destination);
     attributes.push(text("transport", &transport(key.protocol)));
     attributes.extend(key.port.map(|port| number("dst.port", u64::from(port))));
-    attributes.push(text("direction", entry.stream.direction.word()));
-    attributes.push(text("ringfence.verdict", key.verdict.word()));
+    attributes.push(text("direction", entry.stream.direction.as_str()));
+    attributes.push(text("ringfence.verdict", key.verdict.as_str()));
     let verdicts =
         [("ringfence.src.verdict", joined.source_verdict), ("ringfence.dst.verdict", joined.destination_verdict)];
-    attributes.extend(verdicts.into_iter().filter_map(|(name, verdict)| Some(text(name, verdict?.word()))));
+    attributes.extend(verdicts.into_iter().filter_map(|(name, verdict)| Some(text(name, verdict?.as_str()))));
     attributes.extend(key.service.as_ref().map(|service| text("ringfence.dst.service", &service.to_string())));
     attributes.extend(key.drop_cause.as_ref().map(|cause| text("ringfence.drop.cause", cause)));
     attributes.extend(policies("ringfence.policies", key.policies()));
@@ -106,7 +106,7 @@ fn policies<'a>(key: &str, hits: impl Iterator<Item = &'a PolicyHit>) -> Option<
 }
 
 fn end(attributes: &mut Vec<Value>, side: &str, end: &Endpoint) {
-    attributes.push(text(&format!("ringfence.{side}.kind"), end.kind.word()));
+    attributes.push(text(&format!("ringfence.{side}.kind"), end.kind.as_str()));
     attributes.push(text(&format!("{side}.name"), &end.to_string()));
     attributes.extend(end.namespace.as_ref().map(|name| text(&format!("k8s.{side}.namespace"), name)));
     if end.namespace.is_some() {

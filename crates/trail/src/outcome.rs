@@ -12,7 +12,7 @@ const SHOWN_BYTES: usize = 300;
 
 /// Outcome of sending a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     Delivered,
     /// The batch stays queued and is retried. `after` is the wait that the receiver requested.
     Retry {
@@ -25,12 +25,12 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl DeliveryOutcome {
     /// Outcome of a response with this status, `Retry-After` header and body.
     ///
     /// Refusals of the sender (401, 403, 407), of the path (404, 405) and temporary ones (408, 425, 429) do not depend
     /// on the batch, and the next batch would be refused as well: the batch is retried.
-    pub fn of_answer(status: u16, retry_after: Option<&str>, body: &[u8], now: Timestamp) -> Outcome {
+    pub fn of_answer(status: u16, retry_after: Option<&str>, body: &[u8], now: Timestamp) -> DeliveryOutcome {
         let why = || {
             let body = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES)]);
             let body = body.trim();
@@ -41,13 +41,13 @@ impl Outcome {
             }
         };
         match status {
-            200..=299 => Outcome::Delivered,
+            200..=299 => DeliveryOutcome::Delivered,
             401 | 403 | 404 | 405 | 407 | 408 | 425 | 429 => {
-                Outcome::Retry { after: wait(retry_after, now), why: why() }
+                DeliveryOutcome::Retry { after: wait(retry_after, now), why: why() }
             }
-            400..=499 => Outcome::Refused { why: why() },
+            400..=499 => DeliveryOutcome::Refused { why: why() },
             // Redirects are not followed: they would send credentials to another host.
-            _ => Outcome::Retry { after: wait(retry_after, now), why: why() },
+            _ => DeliveryOutcome::Retry { after: wait(retry_after, now), why: why() },
         }
     }
 }
@@ -69,28 +69,33 @@ fn wait(retry_after: Option<&str>, now: Timestamp) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn outcome(status: u16, retry_after: Option<&str>) -> Outcome {
-        Outcome::of_answer(status, retry_after, b"entry too far behind\n", "2026-05-04T12:00:00Z".parse().unwrap())
+    fn outcome(status: u16, retry_after: Option<&str>) -> DeliveryOutcome {
+        DeliveryOutcome::of_answer(
+            status,
+            retry_after,
+            b"entry too far behind\n",
+            "2026-05-04T12:00:00Z".parse().unwrap(),
+        )
     }
 
-    fn seconds(outcome: Outcome) -> Option<u64> {
+    fn seconds(outcome: DeliveryOutcome) -> Option<u64> {
         match outcome {
-            Outcome::Retry { after, .. } => after.map(|after| after.as_secs()),
-            Outcome::Delivered | Outcome::Refused { .. } => panic!("{outcome:?}"),
+            DeliveryOutcome::Retry { after, .. } => after.map(|after| after.as_secs()),
+            DeliveryOutcome::Delivered | DeliveryOutcome::Refused { .. } => panic!("{outcome:?}"),
         }
     }
 
     #[test]
     fn answers_decide_what_becomes_of_batch() {
         for status in [200, 204] {
-            assert_eq!(outcome(status, None), Outcome::Delivered);
+            assert_eq!(outcome(status, None), DeliveryOutcome::Delivered);
         }
         for status in [301, 401, 403, 404, 408, 429, 500, 502, 503, 504, 599] {
             assert_eq!(seconds(outcome(status, None)), None, "{status}");
         }
         for status in [400, 409, 413, 415, 422] {
             let why = format!("status {status}: entry too far behind");
-            assert_eq!(outcome(status, None), Outcome::Refused { why });
+            assert_eq!(outcome(status, None), DeliveryOutcome::Refused { why });
         }
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::book::ExportPosition;
+use crate::exported_records::ExportPosition;
 
 const NAME: &str = "position";
 
@@ -81,7 +81,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::book::EpochPosition;
+    use crate::exported_records::EpochPosition;
 
     #[test]
     fn damaged_position_is_not_believed() {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use self::file::Listing;
+use self::file::SpoolContents;
 pub use self::folder::SpoolFolder;
 use crate::batch::Batch;
 
@@ -34,7 +34,7 @@ pub struct Spool {
     /// `None` if the spool is only in memory.
     folder: Option<Folder>,
     /// Oldest first, with ascending sequence numbers.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedBatch>,
     next: u64,
     counts: SpoolCounts,
 }
@@ -48,7 +48,7 @@ struct Folder {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedBatch {
     sequence: u64,
     pass: u64,
     window: Timestamp,
@@ -60,7 +60,7 @@ struct Waiting {
 
 /// A batch to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spooled {
+pub struct SpooledBatch {
     pub sequence: u64,
     pub batch: Batch,
 }
@@ -105,10 +105,10 @@ impl Spool {
         let failed = |source| SpoolError::Open { path: path.clone(), source };
         file::make_folder(&path).map_err(failed)?;
         let (mut waiting, mut counts) = (VecDeque::new(), SpoolCounts::default());
-        let Listing { sequences, next } = file::list(&path).map_err(failed)?;
+        let SpoolContents { sequences, next } = file::list(&path).map_err(failed)?;
         for sequence in sequences {
             match file::read(&path, sequence) {
-                Ok((pass, batch)) if pass <= committed => waiting.push_back(Waiting {
+                Ok((pass, batch)) if pass <= committed => waiting.push_back(QueuedBatch {
                     sequence,
                     pass,
                     window: batch.window,
@@ -136,7 +136,8 @@ impl Spool {
             let sequence = self.next;
             self.next += 1;
             let Batch { window, records, body } = batch;
-            let mut waiting = Waiting { sequence, pass, window, records, bytes: body.len() as u64, body: Some(body) };
+            let mut waiting =
+                QueuedBatch { sequence, pass, window, records, bytes: body.len() as u64, body: Some(body) };
             // The queue order is independent of whether a batch is in memory or on disk.
             self.store(&mut waiting);
             self.waiting.push_back(waiting);
@@ -169,17 +170,17 @@ impl Spool {
     }
 
     /// The oldest batch of the passes up to `committed`. A damaged one is skipped and counted.
-    pub fn front(&mut self, committed: u64) -> Option<Spooled> {
+    pub fn front(&mut self, committed: u64) -> Option<SpooledBatch> {
         loop {
             let first = self.waiting.front().filter(|first| first.pass <= committed)?;
-            let Waiting { sequence, window, records, ref body, .. } = *first;
+            let QueuedBatch { sequence, window, records, ref body, .. } = *first;
             let read = match (body, &self.folder) {
                 (Some(body), _) => Some(Batch { window, records, body: body.clone() }),
                 (None, Some(folder)) => file::read(&folder.path, sequence).ok().map(|(_, batch)| batch),
                 (None, None) => None,
             };
             match read {
-                Some(batch) => return Some(Spooled { sequence, batch }),
+                Some(batch) => return Some(SpooledBatch { sequence, batch }),
                 None => {
                     self.counts.damaged += 1;
                     self.remove(sequence);
@@ -233,7 +234,7 @@ impl Spool {
         self.waiting = waiting;
     }
 
-    fn store(&mut self, waiting: &mut Waiting) {
+    fn store(&mut self, waiting: &mut QueuedBatch) {
         let Some(folder) = &self.folder else { return };
         let Some(body) = waiting.body.take() else { return };
         let batch = Batch { window: waiting.window, records: waiting.records, body };
@@ -255,7 +256,7 @@ impl Spool {
             let [memory, disk] = self.bytes();
             let is_memory_over = memory > MEMORY_BYTES;
             let is_disk_over = self.folder.as_ref().is_some_and(|folder| disk > folder.most_bytes);
-            let over = |waiting: &Waiting| match waiting.body {
+            let over = |waiting: &QueuedBatch| match waiting.body {
                 Some(_) => is_memory_over,
                 None => is_disk_over,
             };
@@ -267,7 +268,7 @@ impl Spool {
         }
     }
 
-    fn delete(&mut self, waiting: &Waiting) {
+    fn delete(&mut self, waiting: &QueuedBatch) {
         if let (None, Some(folder)) = (&waiting.body, &self.folder)
             && let Err(error) = file::remove(&folder.path, waiting.sequence)
         {

@@ -10,7 +10,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 
 use crate::entry::{Entry, Namespaces};
-use crate::settlement::{Settled, TrailRecord, WindowState, new_lines};
+use crate::window_lines::{SettledRecord, TrailRecord, WindowState, new_lines};
 
 /// Start of a window.
 pub(crate) fn window(number: i64) -> Timestamp {
@@ -82,8 +82,8 @@ pub(crate) fn with_service(mut record: FlowRecord, name: &str) -> FlowRecord {
 
 /// The lines of records of one window.
 pub(crate) fn trail_of(records: Vec<FlowRecord>) -> Vec<TrailRecord> {
-    let settled = |record| Settled { record, is_exported: false };
-    let settled: Vec<Settled> = records.into_iter().map(settled).collect();
+    let settled = |record| SettledRecord { record, is_exported: false };
+    let settled: Vec<SettledRecord> = records.into_iter().map(settled).collect();
     new_lines(&settled, &mut WindowState::default()).records
 }
 

@@ -1,12 +1,12 @@
 use std::path::Path;
 
-use kit::agent_process::{Ended, run};
+use kit::agent_process::{ProgramExit, run};
 use kit::fake_api::Verb;
 use policy::Kind;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, set_all};
 
-fn printed(run_dir: &Path, arguments: &[&str]) -> Ended {
+fn printed(run_dir: &Path, arguments: &[&str]) -> ProgramExit {
     run([&["rules", "--run-dir", run_dir.to_str().expect("UTF-8")], arguments].concat())
 }
 
@@ -39,7 +39,7 @@ fn rules_show_difference_when_kernel_has_others() {
     // The agent does not touch a table without its comment.
     stage.nft("delete table inet ringfence; add table inet ringfence");
     agent.until("the agent reports the foreign table", |agent| (agent.get("/readyz").status == 503).then_some(()));
-    let Ended { code, stdout, stderr } = printed(&stage.run_dir(), &[]);
+    let ProgramExit { code, stdout, stderr } = printed(&stage.run_dir(), &[]);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("warning: the kernel has other rules than these"), "{stderr}");
     let (head, rules) = stdout.split_once("\ntable inet ringfence {\n").expect("a table");
@@ -65,7 +65,7 @@ fn rules_are_refused_before_first_commit() {
         let answer = agent.try_get("/readyz").ok()?;
         answer.body.starts_with("initial sync not complete; waiting for the list of: Pod\n").then_some(())
     });
-    let Ended { code, stdout, stderr } = printed(&stage.run_dir(), &[]);
+    let ProgramExit { code, stdout, stderr } = printed(&stage.run_dir(), &[]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(
         stderr.contains("has not committed any rules yet (initial sync not complete; waiting for the list of: Pod)"),
@@ -76,7 +76,7 @@ fn rules_are_refused_before_first_commit() {
 #[test]
 fn rules_name_alternative_when_no_agent_answers() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Ended { code, stdout, stderr } = printed(folder.path(), &[]);
+    let ProgramExit { code, stdout, stderr } = printed(folder.path(), &[]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(stderr.contains("cannot connect to the agent at") && stderr.contains("'nft list ruleset'"), "{stderr}");
 }

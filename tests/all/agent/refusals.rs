@@ -3,19 +3,19 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use kit::agent_process::{Ended, ended, program, ringfence, without_variables};
+use kit::agent_process::{ProgramExit, ended, program, ringfence, without_variables};
 
 use crate::stage::{NODE, Stage};
 
 /// Runs the command to its end in the node's namespace.
-fn end_of(stage: &Stage, mut command: Command) -> Ended {
+fn end_of(stage: &Stage, mut command: Command) -> ProgramExit {
     stage.lab.node_exec(NODE, || ended(&mut command))
 }
 
 /// The process failed with a one-line error message that contains these words.
 #[track_caller]
-fn assert_one_sentence(ended: &Ended, words: &[&str]) {
-    let Ended { code, stdout, stderr } = ended;
+fn assert_one_sentence(ended: &ProgramExit, words: &[&str]) {
+    let ProgramExit { code, stdout, stderr } = ended;
     assert_eq!((*code, stdout.as_str()), (Some(2), ""), "{stderr}");
     assert!(stderr.starts_with("error: ") && stderr.ends_with('\n') && stderr.lines().count() == 1, "{stderr}");
     for word in words {
@@ -137,7 +137,7 @@ fn agent_enforces_while_its_port_is_taken() {
 }
 
 /// A verb that queries the agent.
-fn run_in(stage: &Stage, verb: &[&str]) -> Ended {
+fn run_in(stage: &Stage, verb: &[&str]) -> ProgramExit {
     let mut command = ringfence();
     command.args(verb).arg("--run-dir").arg(stage.run_dir());
     end_of(stage, command)
@@ -147,7 +147,7 @@ fn run_in(stage: &Stage, verb: &[&str]) -> Ended {
 fn probes_fail_without_an_agent() {
     let stage = Stage::new();
     for question in ["live", "ready"] {
-        let Ended { code, stderr, .. } = run_in(&stage, &["probe", question]);
+        let ProgramExit { code, stderr, .. } = run_in(&stage, &["probe", question]);
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains("cannot connect to the agent"), "{stderr}");
     }
@@ -198,7 +198,7 @@ fn the_command_line_is_refused_with_status_2() {
         (&["explain", "shop/web", "shop/db", "99999"], "PORT"),
         (&["explain", "web", "shop/db", "80"], "SRC"),
     ] {
-        let Ended { code, stdout, stderr } = ended(ringfence().args(arguments));
+        let ProgramExit { code, stdout, stderr } = ended(ringfence().args(arguments));
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}: {stderr}");
         assert!(stderr.starts_with("error: ") && stderr.contains(word), "{arguments:?}: {stderr}");
     }

@@ -108,7 +108,7 @@ fn commits_to_foreign_tables_cause_no_comparison() {
     let status = || kit::agent_process::ask_socket(&stage.run_dir(), "/v1/status").body;
     agent.until("the resync", |_| status().contains(&format!("\"kernelGeneration\":{foreign},")).then_some(()));
     assert_eq!(agent.metric("ringfence_commits_total"), 1);
-    assert_eq!(agent.metric("ringfence_comparisons_total"), 1, "the one at the start");
+    assert_eq!(agent.metric("ringfence_resyncs_total"), 1, "the one at the start");
     assert_eq!(stage.kernel_generation(), foreign);
     assert!(stage.tables().contains("somebody-else"));
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use kit::agent_process::{AgentProcess, Ended, WITHIN, ask_socket, ended, ringfence, run};
+use kit::agent_process::{AgentProcess, ProgramExit, WITHIN, ask_socket, ended, ringfence, run};
 use kit::openmetrics;
 use serde_json::{Value, json};
 
@@ -206,7 +206,7 @@ fn the_agent_explains_as_the_manifests_do() {
         for form in ["text", "json"] {
             let explain = |key: &str, folder: &std::path::Path| {
                 let folder = folder.to_str().unwrap();
-                let Ended { code, stdout, stderr } =
+                let ProgramExit { code, stdout, stderr } =
                     run([&["explain"], &flow[..], &["-o", form, key, folder]].concat());
                 (code, stdout, stderr)
             };

@@ -82,7 +82,7 @@ fn burst_of_changed_files_is_coalesced() {
         stage.write_objects(&format!("web-{n}.json"), &[web]);
     }
     let since = Instant::now();
-    agent.go_on();
+    agent.resume();
     stage.until_enforced(&mut agent, &stage.state_of_manifests());
     let commits = agent.metric("ringfence_commits_total") - before;
     assert_paced(commits, since);
@@ -102,7 +102,7 @@ fn burst_of_watch_events_is_coalesced() {
     let webs: Vec<Value> = webs.collect();
     set_all(&api, &webs);
     let since = Instant::now();
-    agent.go_on();
+    agent.resume();
     objects.extend(webs);
     stage.until_enforced(&mut agent, &state_of(&objects));
     // A slow machine delivers the events over seconds, so only the interval bounds the commits.

@@ -76,7 +76,7 @@ impl Served {
     }
 
     /// The status, the head and the body of the response to a request with these headers.
-    fn ask(&self, method: &str, path: &str, headers: &str) -> (u16, String, String) {
+    fn request(&self, method: &str, path: &str, headers: &str) -> (u16, String, String) {
         let mut stream = TcpStream::connect(self.page).unwrap();
         write!(stream, "{method} {path} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n").unwrap();
         let mut text = String::new();
@@ -527,27 +527,27 @@ fn other_hosts_sites_and_methods_are_refused() {
     let served = Served::start(&GeneratedCluster::shop());
     let own = format!("host: localhost:{}\r\n", served.page.port());
     for path in ["/", "/ui/main.js", "/v1/graph", "/v1/flows/coverage"] {
-        assert_eq!(served.ask("GET", path, &own).0, 200, "{path}");
+        assert_eq!(served.request("GET", path, &own).0, 200, "{path}");
         for host in ["attacker.example", "localhost.attacker.example", "192.0.2.1", "127.0.0.1.attacker.example"] {
             let headers = format!("host: {host}:{}\r\n", served.page.port());
-            assert_eq!(served.ask("GET", path, &headers).0, 421, "{host}{path}");
+            assert_eq!(served.request("GET", path, &headers).0, 421, "{host}{path}");
         }
         for site in ["cross-site", "same-site"] {
             let request = format!("{own}sec-fetch-site: {site}\r\nsec-fetch-dest: empty\r\n");
-            assert_eq!(served.ask("GET", path, &request).0, 403, "{site} {path}");
+            assert_eq!(served.request("GET", path, &request).0, 403, "{site} {path}");
         }
         for method in ["POST", "PUT", "DELETE"] {
-            let (status, head, _) = served.ask(method, path, &format!("{own}content-length: 0\r\n"));
+            let (status, head, _) = served.request(method, path, &format!("{own}content-length: 0\r\n"));
             assert_eq!(status, 405, "{method} {path}");
             assert!(head.contains("frame-ancestors 'none'"), "{head}");
         }
     }
     // A link of another site leads to the page, and to nothing else.
     let link = format!("{own}sec-fetch-site: cross-site\r\nsec-fetch-dest: document\r\n");
-    assert_eq!(served.ask("GET", "/?screen=audit", &link).0, 200);
-    assert_eq!(served.ask("GET", "/v1/graph", &link).0, 403);
+    assert_eq!(served.request("GET", "/?screen=audit", &link).0, 200);
+    assert_eq!(served.request("GET", "/v1/graph", &link).0, 403);
     let frame = format!("{own}sec-fetch-site: cross-site\r\nsec-fetch-dest: iframe\r\n");
-    assert_eq!(served.ask("GET", "/", &frame).0, 403);
+    assert_eq!(served.request("GET", "/", &frame).0, 403);
     for path in [
         "/ui/",
         "/ui/nothing.js",
@@ -556,7 +556,7 @@ fn other_hosts_sites_and_methods_are_refused() {
         "/metrics",
         "/ringfence.flows.v1.FlowCollector/Push",
     ] {
-        assert_eq!(served.ask("GET", path, &own).0, 404, "{path}");
+        assert_eq!(served.request("GET", path, &own).0, 404, "{path}");
     }
 }
 
@@ -566,7 +566,7 @@ fn files_have_policy_and_entity_tags() {
     let own = format!("host: localhost:{}\r\n", served.page.port());
     for (path, content_type) in [("/", "text/html"), ("/ui/main.js", "text/javascript"), ("/ui/style.css", "text/css")]
     {
-        let (status, head, body) = served.ask("GET", path, &own);
+        let (status, head, body) = served.request("GET", path, &own);
         assert_eq!(status, 200);
         for line in [
             "default-src 'none'",
@@ -582,10 +582,10 @@ fn files_have_policy_and_entity_tags() {
         }
         assert!(!head.contains("unsafe-inline") && !body.is_empty());
         let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
-        let (status, head, body) = served.ask("GET", path, &format!("{own}if-none-match: {tag}\r\n"));
+        let (status, head, body) = served.request("GET", path, &format!("{own}if-none-match: {tag}\r\n"));
         assert_eq!((status, body.as_str()), (304, ""));
         assert!(head.contains(tag));
-        assert_eq!(served.ask("GET", path, &format!("{own}if-none-match: \"0\"\r\n")).0, 200);
+        assert_eq!(served.request("GET", path, &format!("{own}if-none-match: \"0\"\r\n")).0, 200);
     }
 }
 

@@ -29,7 +29,7 @@ fn oracle_rule(world: &World, direction: Direction, by: Decider) -> Option<Strin
         Decider::Default | Decider::NetworkPolicy => None,
         Decider::ClusterRule { tier, policy, rule } => {
             let name = world.cluster_policies[policy]["metadata"]["name"].as_str().unwrap_or_default();
-            Some(format!("{tier:?} {name} spec.{}[{rule}]", direction.word()))
+            Some(format!("{tier:?} {name} spec.{}[{rule}]", direction.as_str()))
         }
     }
 }

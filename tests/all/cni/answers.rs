@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use cni::protocol::{Request, Response};
 use kit::agent_process::{WITHIN, until};
-use kit::cni_runtime::{Failed, FakeAgent, Reply};
+use kit::cni_runtime::{FakeAgent, PluginFailure, Reply};
 use serde_json::json;
 
 use super::{Place, Pod};
@@ -11,7 +11,7 @@ use super::{Place, Pod};
 const TRY_AGAIN_LATER: u64 = 11;
 
 #[track_caller]
-fn assert_not_started(place: &Place, failed: &Failed, reason: &str) {
+fn assert_not_started(place: &Place, failed: &PluginFailure, reason: &str) {
     assert_eq!((failed.plugin.as_str(), failed.code), ("ringfence-cni", TRY_AGAIN_LATER), "{failed:?}");
     assert_eq!(failed.message, "the policies of pod shop/api-0 are not in force");
     assert!(failed.details.contains(reason), "{failed:?}");

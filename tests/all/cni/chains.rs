@@ -4,14 +4,14 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use cni::AttachmentRecord;
 use cni::protocol::Request;
 use kit::agent_process::WITHIN;
-use kit::cni_runtime::{Added, FakeAgent, Runtime};
+use kit::cni_runtime::{AddResult, FakeAgent, Runtime};
 use serde_json::{Value, json};
 
 use super::{Families, NODE_ADDRESS, OUTSIDE, Place, Pod};
 
 /// The last plugin printed the result of the previous one, byte for byte.
 #[track_caller]
-fn assert_untouched(added: &Added) {
+fn assert_untouched(added: &AddResult) {
     let [.., before, ours] = &added.steps[..] else { panic!("a chain of two at least") };
     assert_eq!(ours.plugin, "ringfence-cni");
     assert_eq!(ours.stdout.trim(), before.stdout.trim());

@@ -8,7 +8,7 @@ use kit::agent_process::{AgentProcess, ask_socket, ringfence, until};
 use kit::cni_runtime::Runtime;
 use kit::frame::{icmpv6_packet, send_frame, send_packets, udp_datagram, udp_packet};
 use kit::kernel_table::{counted, nft};
-use kit::prober::{Arrived, arrivals, count_arrivals};
+use kit::prober::{PacketArrivals, arrivals, count_arrivals};
 use serde_json::{Value, json};
 use tests::dns_server::answer_with;
 
@@ -96,7 +96,7 @@ impl<'place> Node<'place> {
     fn arrives(&self, source: IpAddr, to: SocketAddr) -> u64 {
         self.db.sandbox.run(|| count_arrivals(&[to.ip()]));
         self.web.sandbox.run(|| send(SocketAddr::new(source, 0), to));
-        let arrived: BTreeMap<IpAddr, Arrived> = self.db.sandbox.run(arrivals);
+        let arrived: BTreeMap<IpAddr, PacketArrivals> = self.db.sandbox.run(arrivals);
         arrived.get(&source).map_or(0, |a| a.datagrams)
     }
 

@@ -8,7 +8,7 @@ use kit::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
 use kit::frame::{ip_packet, send_frame, udp_datagram, udp_packet};
 use kit::kernel_table::{counted, load_text, nft};
 use kit::netns::in_new_namespace;
-use kit::prober::{Arrived, arrivals, count_arrivals};
+use kit::prober::{PacketArrivals, arrivals, count_arrivals};
 use serde_json::{Value, json};
 
 use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, count_incoming, incoming, ip, neighbour};
@@ -116,7 +116,7 @@ fn refused_isolation_names_operation_and_changes_nothing() {
 }
 
 /// The packets that arrive at `to` when both pods send to it; the test is about the first pod.
-fn arrive(to: &Pod, at: IpAddr, from: [&Pod; 2]) -> BTreeMap<IpAddr, Arrived> {
+fn arrive(to: &Pod, at: IpAddr, from: [&Pod; 2]) -> BTreeMap<IpAddr, PacketArrivals> {
     to.sandbox.run(|| count_arrivals(&[at]));
     let probers = from.map(|pod| Prober::ready(&pod.sandbox, SocketAddr::new(at, 9)));
     for sending in probers.map(|prober| prober.start(PROBE)) {
@@ -283,7 +283,7 @@ fn isolated_pod_is_cut_off(families: Families, family: usize) {
     assert!(said.contains("cannot connect to the agent"), "{said}");
     assert_eq!(place.attachments().len(), 3, "the agent is to find it");
 
-    let sources = |arrived: &BTreeMap<IpAddr, Arrived>| arrived.keys().copied().collect::<Vec<_>>();
+    let sources = |arrived: &BTreeMap<IpAddr, PacketArrivals>| arrived.keys().copied().collect::<Vec<_>>();
     let arrived = arrive(&server, server_address, [&late, &other]);
     assert_eq!(sources(&arrived), [other_address]);
     assert!(arrived[&other_address].datagrams > 0 && arrived[&other_address].connections > 0, "{arrived:?}");

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::process::Command;
 
-use kit::agent_process::{Ended, built, ended};
+use kit::agent_process::{ProgramExit, built, ended};
 use kit::cni_runtime::{FakeAgent, Runtime};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const VARIABLES: [(&str, &str); 5] = [
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.7/24"}]}"#;
 
 /// Runs the plugin on the node with the variables of an ADD, one of them replaced (an empty value removes it).
-fn run(runtime: &Runtime, variable: (&str, &str), input: &str) -> Ended {
+fn run(runtime: &Runtime, variable: (&str, &str), input: &str) -> ProgramExit {
     let mut command = Command::new(built("ringfence-cni"));
     command.env_clear().envs(VARIABLES).env(variable.0, variable.1);
     if variable.1.is_empty() {
@@ -40,7 +40,7 @@ struct Refused {
 }
 
 #[track_caller]
-fn refused(ended: &Ended) -> Refused {
+fn refused(ended: &ProgramExit) -> Refused {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let error: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
     let text = |key: &str| error[key].as_str().unwrap_or_else(|| panic!("no {key}: {ended:?}")).to_owned();

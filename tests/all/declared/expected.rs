@@ -44,7 +44,7 @@ impl Traffics {
     }
 }
 
-pub(super) struct Expected {
+pub(super) struct ExpectedEdges {
     pub(super) egress_governed: BTreeSet<ObjectName>,
     pub(super) ingress_governed: BTreeSet<ObjectName>,
     pub(super) pairs: BTreeMap<(ObjectName, ObjectName), BTreeMap<Traffic, Over>>,
@@ -57,8 +57,8 @@ pub(super) struct Expected {
 /// The node of all pods, so that it judges both sides of every flow.
 pub(super) const NODE: &str = "the-node";
 
-impl Expected {
-    pub(super) fn of(world: &World, traffics: Traffics, workload_of: &dyn Fn(&str) -> String) -> Expected {
+impl ExpectedEdges {
+    pub(super) fn of(world: &World, traffics: Traffics, workload_of: &dyn Fn(&str) -> String) -> ExpectedEdges {
         let world = enforced_on_one_node(world);
         let addresses: Vec<(IpAddr, ObjectName)> = owned_addresses(&world)
             .into_iter()
@@ -68,7 +68,7 @@ impl Expected {
                 (address, ObjectName::new(namespace, &workload_of(name)))
             })
             .collect();
-        let mut expected = Expected {
+        let mut expected = ExpectedEdges {
             egress_governed: BTreeSet::new(),
             ingress_governed: BTreeSet::new(),
             pairs: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl Expected {
                 }
             }
         }
-        let Expected { egress_governed, ingress_governed, outside, remote, .. } = &mut expected;
+        let ExpectedEdges { egress_governed, ingress_governed, outside, remote, .. } = &mut expected;
         let is_governed = |workload: &ObjectName, egress: bool| match egress {
             true => egress_governed.contains(workload),
             false => ingress_governed.contains(workload),

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use cluster::Watched;
+use cluster::Watchable;
 use context::object::WatchedObject;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
@@ -256,7 +256,7 @@ fn the_rights_are_those_that_the_code_uses() {
 
     let mut used: BTreeSet<Right> = BTreeSet::new();
     if api.token_reviews() > 0 {
-        used.insert(("authentication.k8s.io".into(), "tokenreviews".into(), None, Verb::Create.word().into()));
+        used.insert(("authentication.k8s.io".into(), "tokenreviews".into(), None, Verb::Create.as_str().into()));
     }
     for request in api.requests() {
         let path = request.path.trim_start_matches("/apis/").trim_start_matches("/api/");
@@ -275,7 +275,7 @@ fn the_rights_are_those_that_the_code_uses() {
             [resource] => (resource, None),
             _ => panic!("an unknown path: {path}"),
         };
-        used.insert((group.into(), resource.into(), name.map(str::to_owned), request.verb.word().into()));
+        used.insert((group.into(), resource.into(), name.map(str::to_owned), request.verb.as_str().into()));
     }
     let documents = provider();
     assert_eq!(granted(of_kind(&documents, "ClusterRole")), used);
@@ -283,7 +283,7 @@ fn the_rights_are_those_that_the_code_uses() {
     let used = api.lease_verbs().into_iter().map(|verb| {
         // RBAC cannot restrict create by resource name.
         let name = (verb != Verb::Create).then(|| "ringfence-context".to_owned());
-        ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, verb.word().to_owned())
+        ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, verb.as_str().to_owned())
     });
     assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
     assert!(api.writes().keys().eq(["leases", "tokenreviews"]), "{:?}", api.writes());
@@ -310,7 +310,7 @@ fn certificate_rights_are_those_that_are_used() {
     api.set_credential("secrets", damaged);
     run(&[]);
     let used = api.credential_requests().into_iter();
-    let used = used.map(|(resource, name, verb)| (String::new(), resource, name, verb.word().to_owned()));
+    let used = used.map(|(resource, name, verb)| (String::new(), resource, name, verb.as_str().to_owned()));
     assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
 }
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use cluster::{ServiceObject, Watched};
+use cluster::{ServiceObject, Watchable};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kit::agent_process::run;
 use serde_json::{Value, json};

@@ -40,7 +40,7 @@ impl<'a> Parser<'a> {
         if found == wanted { Ok(()) } else { Err(format!("expected '{wanted}', got '{found}'")) }
     }
 
-    fn take(&mut self, wanted: &str) -> bool {
+    fn skip(&mut self, wanted: &str) -> bool {
         let is_next = self.peek() == Some(wanted);
         if is_next {
             self.tokens.pop();
@@ -50,7 +50,7 @@ impl<'a> Parser<'a> {
 
     fn series(&mut self) -> Result<(), String> {
         self.aggregation()?;
-        while self.take("unless") {
+        while self.skip("unless") {
             self.aggregation()?;
         }
         Ok(())
@@ -68,7 +68,7 @@ impl<'a> Parser<'a> {
                 self.expect(")")
             }
             "sum" => {
-                if self.take("by") {
+                if self.skip("by") {
                     self.list("(", ")", |parser| parser.name())?;
                 }
                 self.expect("(")?;
@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
         self.expect("[")?;
         self.duration()?;
         self.expect("]")?;
-        if self.take("offset") {
+        if self.skip("offset") {
             self.duration()?;
         }
         self.expect(")")
@@ -102,8 +102,8 @@ impl<'a> Parser<'a> {
 
     /// Whether the last stage unwraps a label.
     fn stages(&mut self) -> Result<bool, String> {
-        while self.take("|") {
-            if self.take("unwrap") {
+        while self.skip("|") {
+            if self.skip("unwrap") {
                 return self.name().map(|()| true);
             }
             self.matcher()?;
@@ -146,7 +146,7 @@ impl<'a> Parser<'a> {
     ) -> Result<(), String> {
         self.expect(open)?;
         item(self)?;
-        while self.take(",") {
+        while self.skip(",") {
             item(self)?;
         }
         self.expect(close)

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use cluster::Watched;
+use cluster::Watchable;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -169,7 +169,7 @@ fn the_rights_are_those_that_the_code_uses() {
     let mut used: BTreeSet<(String, String)> = BTreeSet::new();
     for request in api.requests() {
         let resource = request.path.rsplit('/').next().expect("a path").to_owned();
-        used.insert((resource, request.verb.word().to_owned()));
+        used.insert((resource, request.verb.as_str().to_owned()));
     }
     used.extend(BESIDE_THE_WATCHES.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 

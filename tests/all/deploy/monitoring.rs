@@ -234,7 +234,7 @@ pub(crate) fn assert_documented(figures: &[Family], page: &str, prefix: &str) {
     assert_eq!(documented.keys().map(String::as_str).collect::<BTreeSet<_>>(), names);
     for family in figures {
         let (kind, documented, unit) = &documented[&family.name];
-        assert_eq!(kind, family.kind.word(), "{}", family.name);
+        assert_eq!(kind, family.kind.as_str(), "{}", family.name);
         let mut labels = labels(family);
         if family.kind == Kind::Histogram {
             labels.remove("le");

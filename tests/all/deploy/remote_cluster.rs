@@ -88,7 +88,7 @@ fn rights_are_those_that_the_provider_uses() {
     let mut used = BTreeSet::new();
     for request in east.requests() {
         assert!(request.path.ends_with("/pods"), "{}", request.path);
-        used.insert(request.verb.word());
+        used.insert(request.verb.as_str());
     }
     let documents = base();
     let [rule] = list(of_kind(&documents, "ClusterRole"), "rules") else { panic!("one rule") };

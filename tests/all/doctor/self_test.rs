@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
 
-use agent::doctor::self_test::{Failed, TestedFamily, ruleset, run};
-use kit::agent_process::{Ended, ended, program};
+use agent::doctor::self_test::{SelfTestError, TestedFamily, ruleset, run};
+use kit::agent_process::{ProgramExit, ended, program};
 use kit::netns::in_new_namespace;
 use nft::{Action, Name, Rule, Ruleset, Verdict};
 
@@ -32,15 +32,15 @@ fn rules_that_drop_nothing_are_found_out() {
     let mut nothing = ruleset();
     nothing.chains.clear();
     nothing.sets.clear();
-    assert!(matches!(run(&nothing), Err(Failed::Leaked(TestedFamily::Ipv4))));
+    assert!(matches!(run(&nothing), Err(SelfTestError::Leaked(TestedFamily::Ipv4))));
     let accepting = with_programs(|rules| rules.insert(0, Rule::new(vec![], vec![Action::Verdict(Verdict::Accept)])));
-    assert!(matches!(run(&accepting), Err(Failed::Leaked(TestedFamily::Ipv4))));
+    assert!(matches!(run(&accepting), Err(SelfTestError::Leaked(TestedFamily::Ipv4))));
 }
 
 #[test]
 fn rules_that_drop_everything_are_found_out() {
     let denying = with_programs(|rules| rules.insert(0, Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)])));
-    assert!(matches!(run(&denying), Err(Failed::Withheld(TestedFamily::Ipv4))));
+    assert!(matches!(run(&denying), Err(SelfTestError::Withheld(TestedFamily::Ipv4))));
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn rules_refused_by_kernel_fail_self_test() {
     let nowhere = Verdict::Goto(Name::new("nowhere").unwrap());
     let broken = with_programs(|rules| rules.push(Rule::new(vec![], vec![Action::Verdict(nowhere.clone())])));
     let refused = run(&broken).unwrap_err();
-    assert!(matches!(&refused, Failed::Refused(reason) if reason.contains("nowhere")), "{refused}");
+    assert!(matches!(&refused, SelfTestError::Refused(reason) if reason.contains("nowhere")), "{refused}");
 }
 
 /// Everything in the calling thread's namespace that a self-test could leave behind.
@@ -77,7 +77,7 @@ fn it_leaves_nothing_behind() {
 /// Runs the doctor in a new namespace, after a script that ends in its command line.
 fn after(script: &str) -> String {
     let script = format!("{script} '{}' doctor --run-dir /nowhere", program().display());
-    let Ended { stdout, stderr, .. } = in_new_namespace(|| ended(Command::new("sh").args(["-ec", &script])));
+    let ProgramExit { stdout, stderr, .. } = in_new_namespace(|| ended(Command::new("sh").args(["-ec", &script])));
     let line = stdout.lines().find(|line| line.contains("self-test:"));
     line.unwrap_or_else(|| panic!("{script}: {stdout}{stderr}")).to_owned()
 }

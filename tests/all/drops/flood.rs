@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::{DB, OTHER, WEB, drop_events, send_datagrams, send_syns, stage, status, until_reported};
 use kit::agent_process::run;
-use kit::backlog::lost_packets;
+use kit::netdev_backlog::lost_packets;
 
 /// More flows than the kernel's set of them holds.
 const FLOWS: u16 = 6000;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use kit::agent_process::{WITHIN, ended, run};
 use kit::kernel_table::load_text;
-use nfnetlink::{Logged, PacketLog};
+use nfnetlink::{LogEvent, PacketLog};
 use nix::sys::signal::Signal;
 
 use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_reported};
@@ -27,7 +27,7 @@ impl Foreign {
     fn assert_undisturbed(&mut self, stage: &Stage) {
         send_datagrams(stage, OTHER[0], OUTSIDE[0], 7, 1);
         match self.0.next(WITHIN).unwrap() {
-            Some(Logged::Packet(packet)) => assert_eq!(packet.prefix, "foreign"),
+            Some(LogEvent::Packet(packet)) => assert_eq!(packet.prefix, "foreign"),
             other => panic!("{other:?}"),
         }
         assert_eq!(self.0.next(Duration::ZERO).unwrap(), None);

@@ -1,7 +1,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
-use kit::agent_process::{Ended, ringfence, run, until};
+use kit::agent_process::{ProgramExit, ringfence, run, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, status, until_reported};
 use crate::stage::Stage;
 
-fn drops(stage: &Stage, arguments: &[&str]) -> Ended {
+fn drops(stage: &Stage, arguments: &[&str]) -> ProgramExit {
     run([&["drops", "--run-dir", stage.run_dir().to_str().unwrap()], arguments].concat())
 }
 

@@ -13,7 +13,7 @@ fn connections_during_a_standstill_are_recorded() {
     for _ in 0..200 {
         exchange(&stage, WEB[0], DB[0], PORT, 100);
     }
-    agent.go_on();
+    agent.resume();
     agent.until("all connections are recorded", |_| {
         let figures = coverage(&stage);
         assert!(balances(&figures), "{figures}");

@@ -164,7 +164,7 @@ fn flood_of_connections_loses_ends_and_counts_them() {
 
     agent.hang();
     conntrack(&stage, &["-F"]);
-    agent.go_on();
+    agent.resume();
     let figures = agent.until("events are lost", |_| {
         let figures = coverage(&stage);
         assert!(balances(&figures), "{figures}");

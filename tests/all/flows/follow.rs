@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use jiff::Timestamp;
-use kit::agent_process::{Ended, WITHIN, ended, until};
+use kit::agent_process::{ProgramExit, WITHIN, ended, until};
 use serde_json::Value;
 use tests::fake_clock::FakeClock;
 
@@ -46,11 +46,11 @@ impl Follower {
     }
 
     #[track_caller]
-    fn until_ended(&mut self) -> Ended {
+    fn until_ended(&mut self) -> ProgramExit {
         let status = until("the follower ends", || self.process.try_wait().unwrap());
         let mut stderr = String::new();
         self.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        Ended { code: status.code(), stdout: self.lines.try_iter().collect(), stderr }
+        ProgramExit { code: status.code(), stdout: self.lines.try_iter().collect(), stderr }
     }
 }
 
@@ -63,7 +63,7 @@ impl Drop for Follower {
 }
 
 /// Follows through the API. Returns the status of the response, and a reader of its body.
-fn follow(stage: &Stage) -> (u16, BufReader<UnixStream>) {
+fn subscribe(stage: &Stage) -> (u16, BufReader<UnixStream>) {
     let mut stream = UnixStream::connect(stage.run_dir().join("agent.sock")).unwrap();
     stream.set_read_timeout(Some(WITHIN)).unwrap();
     // An HTTP/1.0 response is not chunked.
@@ -133,17 +133,17 @@ fn followed_records_come_as_windows_close() {
 fn seventeenth_follower_is_refused() {
     let stage = stage();
     let mut agent = start(&stage);
-    let mut followers: Vec<_> = (0..FOLLOWERS).map(|_| follow(&stage)).collect();
+    let mut followers: Vec<_> = (0..FOLLOWERS).map(|_| subscribe(&stage)).collect();
     assert!(followers.iter().all(|(status, _)| *status == 200));
-    assert_eq!(follow(&stage).0, 503);
+    assert_eq!(subscribe(&stage).0, 503);
     let refused = ended(flows(&stage, &[]).arg("--follow"));
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("too many subscribers; try again later"), "{}", refused.stderr);
     assert_eq!(ended(&mut flows(&stage, &[])).code, Some(0), "queries do not count towards the limit of subscribers");
     drop(followers.pop());
     // The agent notices the closed connection a moment later, although there is nothing to send.
-    let last = agent.until("a subscription is free", |_| Some(follow(&stage)).filter(|(status, _)| *status == 200));
-    assert_eq!(follow(&stage).0, 503);
+    let last = agent.until("a subscription is free", |_| Some(subscribe(&stage)).filter(|(status, _)| *status == 200));
+    assert_eq!(subscribe(&stage).0, 503);
     drop(last);
 }
 

@@ -3,8 +3,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kit::agent_process::AgentProcess;
-use kit::backlog::lost_packets;
 use kit::connection_load::{ConnectionLoad, send_first_packets};
+use kit::netdev_backlog::lost_packets;
 use serde_json::{Value, json};
 
 use super::ulogd::Ulogd;
@@ -131,7 +131,7 @@ fn sums_of_many_connections_equal_the_counters() {
     let loaded = standstill.elapsed();
     std::thread::sleep((STANDSTILL * wanted).saturating_sub(standstill.elapsed()));
     conntrack(&stage, &["-L"]);
-    agent.go_on();
+    agent.resume();
     let stood = standstill.elapsed();
     connect(&stage, &loads, part(&ports, 2));
     println!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{Watched, cluster_uid, connect};
+use cluster::{Watchable, cluster_uid, connect};
 use context::object::{WatchedKind, WatchedObject};
 use kit::fake_api::Kind as ServedKind;
 use kit::fake_api::{FakeApi, Verb};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kit::agent_process::{AgentProcess, Ended, ended, program, ringfence, without_variables};
+use kit::agent_process::{AgentProcess, ProgramExit, ended, program, ringfence, without_variables};
 use kit::fake_api::FakeApi;
 use kit::kernel_table::load_text;
 use nix::sys::signal::Signal;
@@ -131,7 +131,7 @@ fn lost_netlink_notifications_are_repaired_by_resync() {
 
 /// The process exits with a one-line error message that contains these words.
 #[track_caller]
-fn assert_refused(refused: &Ended, words: &[&str]) {
+fn assert_refused(refused: &ProgramExit, words: &[&str]) {
     let said = &refused.stderr;
     assert_eq!(refused.code, Some(2), "{said}");
     let sentence = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("no error: {said}"));
@@ -229,7 +229,7 @@ fn cni_add_on_full_disk_fails_without_leftovers() {
             ("CNI_PATH", "/nowhere"),
             ("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=api-0"),
         ]);
-        let Ended { stdout, stderr, .. } = stage.lab.node_exec(NODE, || ended(&mut command));
+        let ProgramExit { stdout, stderr, .. } = stage.lab.node_exec(NODE, || ended(&mut command));
         assert!(!stderr.contains("left: "), "{options}: {stderr}");
         let error: serde_json::Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
         let said = format!("{} {}", error["msg"], error["details"]);

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kit::prober::Chance;
-use nfnetlink::Observed;
+use nfnetlink::TableSnapshot;
 use serde_json::Value;
 
 use super::{FILE, assert_protected, egress, objects, pods, probed, stage, start};
@@ -40,7 +40,7 @@ fn variant(chance: &mut Chance) -> Vec<Value> {
 }
 
 /// Unchanged as long as no rule, set or element is recreated.
-fn identity(observed: Observed) -> impl PartialEq + std::fmt::Debug {
+fn identity(observed: TableSnapshot) -> impl PartialEq + std::fmt::Debug {
     (observed.chains, observed.sets)
 }
 

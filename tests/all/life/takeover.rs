@@ -18,7 +18,7 @@ fn attachment(container: &str, of: &str, added_nanos: u64) -> AttachmentRecord {
     AttachmentRecord { addresses: CLIENT.map(ip).to_vec(), added_nanos, ..AttachmentRecord::new(id, "shop", of) }
 }
 
-fn ask(stage: &Stage, request: &Request) -> Response {
+fn request(stage: &Stage, request: &Request) -> Response {
     let mut stream = UnixStream::connect(stage.run_dir().join("cni.sock")).expect("the agent's socket");
     stream.set_read_timeout(Some(WITHIN)).expect("a timeout");
     write_request(&mut stream, request).and_then(|()| Ok(stream.flush()?)).expect("a question");
@@ -28,12 +28,12 @@ fn ask(stage: &Stage, request: &Request) -> Response {
 /// Stores the attachment and sends the request, as the plugin does.
 fn attach(stage: &Stage, attachment: AttachmentRecord, timeout_millis: u64) -> Response {
     store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
-    ask(stage, &Request::Add { attachment, timeout_millis })
+    request(stage, &Request::Add { attachment, timeout_millis })
 }
 
 fn detach(stage: &Stage, id: AttachmentKey) {
     assert!(store::remove(&stage.run_dir().join("cni"), &id).expect("a folder of ours"));
-    assert_eq!(ask(stage, &Request::Delete(id)), Response::Ok);
+    assert_eq!(request(stage, &Request::Delete(id)), Response::Ok);
 }
 
 /// Approved flows of the client, with the direction in which each is tried later.
@@ -94,7 +94,7 @@ fn unknown_pod_with_reused_address_inherits_no_flows() {
 
     let known = with(&[pod("newcomer", NODE, "app=newcomer", &[])]);
     stage.write_objects(FILE, &known);
-    assert_eq!(ask(&stage, &Request::Add { attachment: newcomer, timeout_millis: patience() }), Response::Enforced);
+    assert_eq!(request(&stage, &Request::Add { attachment: newcomer, timeout_millis: patience() }), Response::Enforced);
     for (flow, way) in &mut flows {
         flow.assert_dead(&stage.lab, NODE, *way);
     }
@@ -159,7 +159,7 @@ fn later_attachment_claims_address_and_check_reports_conflict() {
     let mut agent = start(&stage, "auto");
     agent.until_ready();
     let [first, second] = [attachment("first", "client", 2), attachment("second", "server", 3)];
-    let check = || ask(&stage, &Request::Check(first.id.clone()));
+    let check = || request(&stage, &Request::Check(first.id.clone()));
     assert_eq!(attach(&stage, first.clone(), patience()), Response::Enforced);
     assert_eq!(check(), Response::Enforced);
     assert_eq!(attach(&stage, second.clone(), patience()), Response::Enforced);

@@ -3,7 +3,7 @@
 use super::*;
 use kit::agent_process::until;
 use kit::kernel_table::try_nft;
-use nfnetlink::Observed;
+use nfnetlink::TableSnapshot;
 
 /// `NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST`, and the remaining flags without an owner.
 const OWNED: u32 = 6;
@@ -30,7 +30,7 @@ fn leave_orphan(ruleset: &Ruleset) {
 }
 
 /// A process that another test forks has a copy of the owner's socket until it calls exec.
-fn until_orphan(kernel: &mut Kernel, ruleset: &Ruleset) -> Observed {
+fn until_orphan(kernel: &mut Kernel, ruleset: &Ruleset) -> TableSnapshot {
     until("the table is an orphan", || {
         let observed = kernel.read(&ruleset.table).unwrap().unwrap();
         (observed.flags == ORPHAN).then_some(observed)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kit::agent_process::until;
 use kit::frame::{icmpv6_packet, ipv4_packet, send_frame, udp_packet};
-use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError};
+use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
@@ -51,7 +51,7 @@ fn load_rules() {
 /// The next packet, with its head alone.
 fn packet(log: &mut PacketLog) -> LogRecord {
     match log.next(PATIENCE).unwrap() {
-        Some(Logged::Packet(packet)) => head_of(packet),
+        Some(LogEvent::Packet(packet)) => head_of(packet),
         other => panic!("no packet but {other:?}"),
     }
 }
@@ -172,9 +172,9 @@ fn a_packet_on_a_bridge_tells_the_port() {
         let first = loop {
             send_frame("inside", &[&ethernet[..], &IPV4.to_be_bytes(), &udp].concat());
             match log.next(Duration::from_millis(20)).unwrap() {
-                Some(Logged::Packet(packet)) => break head_of(packet),
+                Some(LogEvent::Packet(packet)) => break head_of(packet),
                 None => assert!(Instant::now() < deadline, "no packet"),
-                Some(Logged::Lost { .. }) => panic!("packets were lost"),
+                Some(LogEvent::Lost { .. }) => panic!("packets were lost"),
             }
         };
         let ports = Some((40_000, 80));
@@ -230,9 +230,9 @@ fn packets_lost_to_full_buffer_are_counted() {
         let (mut received, mut lost, mut full) = (0, 0, 0);
         let mut read = |log: &mut PacketLog| loop {
             match log.next(Duration::from_millis(200)).unwrap() {
-                Some(Logged::Packet(_)) => received += 1,
-                Some(Logged::Lost { messages: Some(messages) }) => lost += messages,
-                Some(Logged::Lost { messages: None }) => full += 1,
+                Some(LogEvent::Packet(_)) => received += 1,
+                Some(LogEvent::Lost { messages: Some(messages) }) => lost += messages,
+                Some(LogEvent::Lost { messages: None }) => full += 1,
                 None => break (received, lost, full),
             }
         };

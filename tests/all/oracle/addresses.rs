@@ -64,7 +64,7 @@ fn address_loser_is_neither_isolated_nor_peer() {
     assert_eq!(from(&world, "10.0.0.9"), Allowed);
     world.pods.push(pod("new", json!({"labels": {"app": "new"}}), json!({"nodeName": "there"}), started));
     assert_eq!(from(&world, "10.0.0.9"), Denied);
-    assert_eq!(ask(&world, "10.0.0.9", OUTSIDE, TCP, 80).egress, NotLocal);
+    assert_eq!(judge_flow(&world, "10.0.0.9", OUTSIDE, TCP, 80).egress, NotLocal);
 }
 
 // Semantics 6.
@@ -75,7 +75,7 @@ fn host_network_pods_are_neither_selected_nor_peers() {
         "ingress": [{"from": [{"podSelector": {}}]}]}));
     let mut world = world([deny_all]);
     world.pods.push(pod("agent", json!({}), json!({"hostNetwork": true}), json!({})));
-    assert_eq!(ask(&world, OUTSIDE, "10.0.0.9", TCP, 80).ingress, NotLocal);
+    assert_eq!(judge_flow(&world, OUTSIDE, "10.0.0.9", TCP, 80).ingress, NotLocal);
     assert_eq!(from(&world, "10.0.0.9"), Denied);
     assert_eq!(from(&world, CACHE), Allowed);
 }
@@ -85,8 +85,8 @@ fn host_network_pods_are_neither_selected_nor_peers() {
 #[test]
 fn both_families_of_a_pod_are_policed_alike() {
     let world = world([ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}]))]);
-    assert_eq!(ask(&world, "fd00::3", "fd00::1", TCP, 80).ingress, Allowed);
-    assert_eq!(ask(&world, "fd00::2", "fd00::1", TCP, 80).ingress, Denied);
+    assert_eq!(judge_flow(&world, "fd00::3", "fd00::1", TCP, 80).ingress, Allowed);
+    assert_eq!(judge_flow(&world, "fd00::2", "fd00::1", TCP, 80).ingress, Denied);
 }
 
 // Semantics 8.
@@ -94,8 +94,8 @@ fn both_families_of_a_pod_are_policed_alike() {
 #[test]
 fn a_pod_always_reaches_itself() {
     let world = world([policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))]);
-    let judgement = ask(&world, WEB, WEB, TCP, 80);
+    let judgement = judge_flow(&world, WEB, WEB, TCP, 80);
     assert_eq!(judgement, Judgement { egress: Allowed, ingress: Allowed, itself: true });
     assert!(judgement.passes());
-    assert!(!ask(&world, OUTSIDE, OUTSIDE, TCP, 80).itself);
+    assert!(!judge_flow(&world, OUTSIDE, OUTSIDE, TCP, 80).itself);
 }

@@ -24,7 +24,7 @@ fn blocks_match_their_prefix_in_own_family_only() {
     assert_sources(block("0.0.0.0/0"), &[OUTSIDE, "255.255.255.255"], &[]);
     assert_sources(block("192.0.2.77/25"), &[OUTSIDE, "192.0.2.127"], &["192.0.2.128"]);
     assert_sources(block("::/0"), &[], &[OUTSIDE]);
-    let v6 = |cidr: &str| ask(&world([ingress(block(cidr))]), "2001:db8::1", "fd00::1", TCP, 80).ingress;
+    let v6 = |cidr: &str| judge_flow(&world([ingress(block(cidr))]), "2001:db8::1", "fd00::1", TCP, 80).ingress;
     assert_eq!(["::/0", "2001:db8::ff/64", "2001:db8::2/127", "0.0.0.0/0"].map(v6), [Allowed, Allowed, Denied, Denied]);
 }
 

@@ -32,7 +32,7 @@ fn policy_types_override_the_presence_of_rules() {
 fn connection_needs_egress_and_ingress_allowed() {
     let to_cache = json!([{"to": [{"podSelector": {"matchLabels": {"app": "cache"}}}]}]);
     let deny_cache = policy(json!({"podSelector": {"matchLabels": {"app": "cache"}}}));
-    let judgement = ask(&world([egress(to_cache), deny_cache]), WEB, CACHE, TCP, 80);
+    let judgement = judge_flow(&world([egress(to_cache), deny_cache]), WEB, CACHE, TCP, 80);
     assert_eq!(judgement, Judgement { egress: Allowed, ingress: Denied, itself: false });
     assert!(!judgement.passes());
 }
@@ -47,7 +47,7 @@ fn allowed_flows_are_the_union_of_selecting_policies() {
 #[test]
 fn policy_selects_pods_of_own_namespace_only() {
     let deny_all = policy(json!({"podSelector": {}}));
-    assert_eq!(ask(&world([deny_all]), OUTSIDE, OTHER, TCP, 80).ingress, NotIsolated);
+    assert_eq!(judge_flow(&world([deny_all]), OUTSIDE, OTHER, TCP, 80).ingress, NotIsolated);
 }
 
 #[test]
@@ -69,10 +69,10 @@ fn policy_applies_in_namespace_without_an_object() {
 #[test]
 fn node_judges_only_sides_of_local_pods() {
     let world = world([policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))]);
-    assert_eq!(ask(&world, DB, WEB, TCP, 80), Judgement { egress: NotLocal, ingress: Denied, itself: false });
-    assert_eq!(ask(&world, WEB, DB, TCP, 80), Judgement { egress: Denied, ingress: NotLocal, itself: false });
-    assert_eq!(ask(&world, WEB, CACHE, TCP, 80), Judgement { egress: Denied, ingress: Denied, itself: false });
-    assert!(ask(&world, DB, OUTSIDE, TCP, 80).passes());
+    assert_eq!(judge_flow(&world, DB, WEB, TCP, 80), Judgement { egress: NotLocal, ingress: Denied, itself: false });
+    assert_eq!(judge_flow(&world, WEB, DB, TCP, 80), Judgement { egress: Denied, ingress: NotLocal, itself: false });
+    assert_eq!(judge_flow(&world, WEB, CACHE, TCP, 80), Judgement { egress: Denied, ingress: Denied, itself: false });
+    assert!(judge_flow(&world, DB, OUTSIDE, TCP, 80).passes());
 }
 
 // Semantics 3.
@@ -92,7 +92,7 @@ fn rule_without_ports_allows_every_port_and_protocol() {
     for rule in [json!({}), json!({"ports": []}), json!({"ports": null})] {
         let world = world([ingress(json!([rule]))]);
         for (protocol, port) in [(TCP, Some(1)), (UDP, Some(65535)), (SCTP, Some(80)), (1, None), (47, None)] {
-            assert_eq!(ask(&world, OUTSIDE, WEB, protocol, port).ingress, Allowed);
+            assert_eq!(judge_flow(&world, OUTSIDE, WEB, protocol, port).ingress, Allowed);
         }
     }
 }

@@ -28,7 +28,7 @@ fn end_port_is_inclusive() {
 #[test]
 fn ingress_named_port_resolves_on_each_selected_pod() {
     let world = world([policy(json!({"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]}))]);
-    let reach = |pod: &str, port: u16| ask(&world, OUTSIDE, pod, TCP, port).ingress;
+    let reach = |pod: &str, port: u16| judge_flow(&world, OUTSIDE, pod, TCP, port).ingress;
     assert_eq!([reach(WEB, 8080), reach(WEB, 9090)], [Allowed, Denied]);
     assert_eq!([reach(CACHE, 8080), reach(CACHE, 9090)], [Denied, Allowed]);
 }
@@ -36,7 +36,7 @@ fn ingress_named_port_resolves_on_each_selected_pod() {
 #[test]
 fn egress_named_port_resolves_on_each_peer() {
     let world = world([egress(json!([{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}]))]);
-    let reach = |pod: &str, port: u16| ask(&world, WEB, pod, TCP, port).egress;
+    let reach = |pod: &str, port: u16| judge_flow(&world, WEB, pod, TCP, port).egress;
     assert_eq!(
         [reach(CACHE, 9090), reach(CACHE, 8080), reach(DB, 7070), reach(DB, 9090)],
         [Allowed, Denied, Allowed, Denied]
@@ -46,7 +46,7 @@ fn egress_named_port_resolves_on_each_peer() {
 #[test]
 fn egress_named_port_without_peers_resolves_on_pods() {
     let world = world([egress(json!([{"ports": [{"port": "http"}]}]))]);
-    let reach = |pod: &str, port: u16| ask(&world, WEB, pod, TCP, port).egress;
+    let reach = |pod: &str, port: u16| judge_flow(&world, WEB, pod, TCP, port).egress;
     assert_eq!(
         [reach(DB, 7070), reach(DB, 8080), reach(OUTSIDE, 8080), reach(OTHER, 8080)],
         [Allowed, Denied, Denied, Denied]
@@ -58,11 +58,11 @@ fn ip_block_named_port_resolves_on_its_pods() {
     let world_of =
         |block: serde_json::Value| world([egress(json!([{"to": [{"ipBlock": block}], "ports": [{"port": "http"}]}]))]);
     let everywhere = world_of(json!({"cidr": "0.0.0.0/0"}));
-    let reach = |pod: &str, port: u16| ask(&everywhere, WEB, pod, TCP, port).egress;
+    let reach = |pod: &str, port: u16| judge_flow(&everywhere, WEB, pod, TCP, port).egress;
     assert_eq!([reach(CACHE, 9090), reach(DB, 7070), reach(DB, 8080)], [Allowed, Allowed, Denied]);
     assert_eq!([reach(OUTSIDE, 80), reach(OUTSIDE, 7070)], [Denied, Denied]);
     let excepting = world_of(json!({"cidr": "0.0.0.0/0", "except": [format!("{DB}/32")]}));
-    let reach = |pod: &str, port: u16| ask(&excepting, WEB, pod, TCP, port).egress;
+    let reach = |pod: &str, port: u16| judge_flow(&excepting, WEB, pod, TCP, port).egress;
     assert_eq!([reach(CACHE, 9090), reach(DB, 7070)], [Allowed, Denied]);
 }
 
@@ -79,7 +79,7 @@ fn named_port_resolves_in_containers_then_sidecars() {
     let ask = |entry: Value, protocol: u8, number: u16| {
         let mut world = world([policy(json!({"podSelector": {}, "ingress": [{"ports": [entry]}]}))]);
         world.pods.push(pod("many", json!({}), containers.clone(), json!({})));
-        ask(&world, OUTSIDE, "10.0.0.9", protocol, number).ingress
+        judge_flow(&world, OUTSIDE, "10.0.0.9", protocol, number).ingress
     };
     assert_eq!(ask(json!({"port": "both"}), TCP, 2), Allowed);
     assert_eq!(ask(json!({"port": "both"}), TCP, 3), Denied);
@@ -105,7 +105,7 @@ fn protocols_without_ports_match_only_rules_without_ports() {
     let with = world([ingress(json!([{"ports": [{"protocol": "TCP"}, {"protocol": "UDP"}, {"protocol": "SCTP"}]}]))]);
     let without = world([ingress(json!([{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]))]);
     for protocol in [Probe::ICMP, 47, 253] {
-        assert_eq!(ask(&with, OUTSIDE, WEB, protocol, None).ingress, Denied);
-        assert_eq!(ask(&without, OUTSIDE, WEB, protocol, None).ingress, Allowed);
+        assert_eq!(judge_flow(&with, OUTSIDE, WEB, protocol, None).ingress, Denied);
+        assert_eq!(judge_flow(&without, OUTSIDE, WEB, protocol, None).ingress, Allowed);
     }
 }

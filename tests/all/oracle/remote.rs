@@ -88,7 +88,7 @@ fn local_pod_address_overrides_remote_set() {
 fn remote_pod_matches_in_both_families() {
     let east = by_labels(PREFIX, &[("cluster", "east")]);
     let world = connected([ingress(json!([{"from": [{"namespaceSelector": east}]}]))]);
-    let v6 = |source: &str| ask(&world, source, "fd00::1", TCP, 80).ingress;
+    let v6 = |source: &str| judge_flow(&world, source, "fd00::1", TCP, 80).ingress;
     assert_eq!([v6("fd00:9::1"), v6("fd00:9::2"), from(&world, "10.9.0.3")], [Allowed, Denied, Denied]);
 }
 

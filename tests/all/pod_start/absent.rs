@@ -190,7 +190,7 @@ fn hung_agent_forgets_pod_whose_add_timed_out() {
     let failed = refused.add(&pod.container).unwrap_err();
     assert!(failed.code == TRY_AGAIN_LATER && failed.details.contains("no response from the agent"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
-    agent.go_on();
+    agent.resume();
     agent.until_logged(&["CNI ADD refused: attachment file not found"]);
     let late = Running::start(&runtime, "late");
     assert_ne!(late.addresses[0].to_string(), FIRST);
@@ -207,7 +207,7 @@ fn hung_agent_adopts_pod_isolated_meanwhile() {
     agent.hang();
     let late = Running::start(&site.runtime(Network::Routed, isolating()), "late");
     assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO]);
-    agent.go_on();
+    agent.resume();
     agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
     site.assert_enforced(&objects(), &late.addresses);
     // While the pod was isolated its ARP requests got no reply, and it repeats them after a second.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kit::agent_process::until;
 use kit::cni_runtime::Runtime;
-use kit::prober::{Arrived, Sent, arrivals, count_arrivals};
+use kit::prober::{PacketArrivals, Sent, arrivals, count_arrivals};
 use policy::Kind;
 use serde_json::{Value, json};
 
@@ -122,7 +122,7 @@ impl<'a> Range<'a> {
     }
 
     /// The packets that have arrived so far.
-    fn arrived(&self) -> BTreeMap<IpAddr, Arrived> {
+    fn arrived(&self) -> BTreeMap<IpAddr, PacketArrivals> {
         self.victims.iter().flat_map(|victim| victim.pod.sandbox.run(arrivals)).collect()
     }
 

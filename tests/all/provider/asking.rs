@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use kit::agent_process::{Ended, ended};
+use kit::agent_process::{ProgramExit, ended};
 use kit::fake_api::FakeApi;
 use kit::fake_api::Kind;
 use kit::provider_process::{Provider, free_port, provider, run};
@@ -14,18 +14,18 @@ fn shop() -> String {
 }
 
 /// Tables that `build` writes for the example.
-fn built() -> (TempDir, Ended) {
+fn built() -> (TempDir, ProgramExit) {
     let out = TempDir::new().unwrap();
     let ended = run(["build", "--manifests", &shop(), "--out", &out.path().join("new").display().to_string()]);
     (out, ended)
 }
 
 /// Runs the verb with arguments on a source.
-fn ask(from: &str, arguments: &[&str]) -> Ended {
+fn lookup(from: &str, arguments: &[&str]) -> ProgramExit {
     run([arguments, &["--from", from]].concat())
 }
 
-fn said(ended: &Ended) -> (Option<i32>, &str) {
+fn said(ended: &ProgramExit) -> (Option<i32>, &str) {
     (ended.code, ended.stdout.as_str())
 }
 
@@ -51,9 +51,9 @@ fn built_folder_answers_verbs_like_a_provider() {
         &["verdict", "ops/debug-1", "ops/prometheus-1", "icmp"],
     ];
     for question in questions {
-        let of_folder = ask(&folder, question);
+        let of_folder = lookup(&folder, question);
         for from in [provider.url(), format!("file://{folder}")] {
-            let answered = ask(&from, question);
+            let answered = lookup(&from, question);
             assert_eq!(said(&answered), said(&of_folder), "{question:?} from {from}: {answered:?}");
         }
     }
@@ -74,7 +74,7 @@ fn verdict_reads_current_extended_form() {
     let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--cluster-id", CLUSTER]);
     provider.until_ready();
     let url = provider.url();
-    let verdict = |source: &str| ask(&url, &["verdict", source, "shop/web", "80"]).code;
+    let verdict = |source: &str| lookup(&url, &["verdict", source, "shop/web", "80"]).code;
     assert_eq!([verdict("192.0.2.7"), verdict("198.51.100.7")], [Some(0), Some(1)]);
 
     world.set(&api, Kind::NetworkPolicy, policy("198.51.100.0/24"));
@@ -93,9 +93,9 @@ fn verdict_from_file_handles_unlisted_workloads() {
     let named = |name: &PathBuf| name.to_string_lossy().ends_with(".extended.txt");
     let list = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).find(named).unwrap();
     let list = list.display().to_string();
-    let declared = ask(&list, &["verdict", "shop/web-1", "shop/api-1", "9090"]);
+    let declared = lookup(&list, &["verdict", "shop/web-1", "shop/api-1", "9090"]);
     assert!(declared.code.is_some() && declared.stderr.is_empty(), "{declared:?}");
-    let unnamed = ask(&list, &["verdict", "nowhere/nobody", "nowhere/nothing", "80"]);
+    let unnamed = lookup(&list, &["verdict", "nowhere/nobody", "nowhere/nothing", "80"]);
     assert_eq!(unnamed.code, Some(0), "{unnamed:?}");
     assert!(unnamed.stdout.contains("NOT GOVERNED"), "{unnamed:?}");
 }
@@ -111,15 +111,15 @@ fn push_url_requires_cluster_id() {
 fn lookup_exit_code_reflects_unknown_addresses() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
-    let known = ask(&folder, &["lookup", "10.1.0.2", "fd00:2::2"]);
+    let known = lookup(&folder, &["lookup", "10.1.0.2", "fd00:2::2"]);
     assert_eq!(known.code, Some(0), "{known:?}");
     for word in ["10.1.0.2  shop/web", "fd00:2::2  shop/web", "app=web", "internal"] {
         assert!(known.stdout.contains(word), "{word} in {}", known.stdout);
     }
-    let unknown = ask(&folder, &["lookup", "10.1.0.2", "203.0.113.1"]);
+    let unknown = lookup(&folder, &["lookup", "10.1.0.2", "203.0.113.1"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.stdout.contains("203.0.113.1  not found"));
-    let json: Value = serde_json::from_str(&ask(&folder, &["lookup", "10.1.0.2", "-o", "json"]).stdout).unwrap();
+    let json: Value = serde_json::from_str(&lookup(&folder, &["lookup", "10.1.0.2", "-o", "json"]).stdout).unwrap();
     assert_eq!((&json[0]["ip"], &json[0]["record"]["namespace"]), (&"10.1.0.2".into(), &"shop".into()));
 }
 
@@ -127,7 +127,7 @@ fn lookup_exit_code_reflects_unknown_addresses() {
 fn ids_diff_names_labels_that_differ() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
-    let table: Value = serde_json::from_str(&ask(&folder, &["ids", "-o", "json"]).stdout).unwrap();
+    let table: Value = serde_json::from_str(&lookup(&folder, &["ids", "-o", "json"]).stdout).unwrap();
     let row = |app: &str| {
         let rows = table["identities"].as_array().unwrap();
         rows.iter().find(|row| row["labels"]["app"] == app).unwrap_or_else(|| panic!("no {app} in {table}")).clone()
@@ -135,7 +135,7 @@ fn ids_diff_names_labels_that_differ() {
     let (web, api) = (row("web"), row("api"));
     // One by its text form, the other by its number.
     let names = [web["sid"].as_str().unwrap().to_owned(), api["num"].to_string()];
-    let diff = |a: &str, b: &str, form: &str| ask(&folder, &["ids", "--diff", a, b, "-o", form]);
+    let diff = |a: &str, b: &str, form: &str| lookup(&folder, &["ids", "--diff", a, b, "-o", form]);
     let text = diff(&names[0], &names[1], "text");
     assert_eq!(text.code, Some(0), "{}", text.stderr);
     assert!(
@@ -160,8 +160,8 @@ fn ids_diff_names_labels_that_differ() {
 fn ids_lists_every_identity_with_number_and_references() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
-    let table: Value = serde_json::from_str(&ask(&folder, &["ids", "-o", "json"]).stdout).unwrap();
-    let text = ask(&folder, &["ids"]);
+    let table: Value = serde_json::from_str(&lookup(&folder, &["ids", "-o", "json"]).stdout).unwrap();
+    let text = lookup(&folder, &["ids"]);
     assert_eq!(text.code, Some(0));
     let rows = table["identities"].as_array().unwrap();
     assert_eq!(text.stdout.lines().count(), rows.len() + 1);
@@ -188,7 +188,7 @@ fn verdict_names_declaring_edge_or_governing_policies() {
         (["ops/debug", "ops/prometheus", "icmp"], 0, "NOT GOVERNED", "no policy governs the source or the destination"),
     ];
     for (question, code, word, line) in cases {
-        let answer = ask(&folder, &[&["verdict"][..], &question[..]].concat());
+        let answer = lookup(&folder, &[&["verdict"][..], &question[..]].concat());
         assert_eq!(answer.code, Some(code), "{question:?}: {answer:?}");
         assert!(answer.stdout.starts_with(word) && answer.stdout.contains(line), "{question:?}: {answer:?}");
     }
@@ -211,7 +211,7 @@ fn invalid_queries_and_damaged_folders_end_with_two() {
         ("gs://bucket", &["ids"], "file:///DIR or s3://BUCKET/PREFIX"),
     ];
     for (from, question, word) in cases {
-        let answer = ask(from, question);
+        let answer = lookup(from, question);
         assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{question:?}: {answer:?}");
         assert!(answer.stderr.contains(word), "{question:?}: {answer:?}");
     }
@@ -222,7 +222,7 @@ fn invalid_queries_and_damaged_folders_end_with_two() {
     let mut bytes = std::fs::read(&object).unwrap();
     bytes[3] ^= 1;
     std::fs::write(&object, bytes).unwrap();
-    let answer = ask(&folder, &["lookup", "10.1.0.2"]);
+    let answer = lookup(&folder, &["lookup", "10.1.0.2"]);
     assert!(answer.code == Some(2) && answer.stderr.contains("is damaged"), "{answer:?}");
 }
 
@@ -245,10 +245,10 @@ fn source_flags_override_kubeconfig_variable() {
         command.env("KUBECONFIG", "/no/such/kubeconfig").args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         ended(&mut command)
     };
-    let Ended { code, stderr, .. } = serve(&["--manifests", "/no/such/folder"]);
+    let ProgramExit { code, stderr, .. } = serve(&["--manifests", "/no/such/folder"]);
     assert!(code == Some(2) && stderr.contains("/no/such/folder") && !stderr.contains("kubeconfig"), "{stderr}");
-    let Ended { code, stderr, .. } = serve(&["--manifests", "/no/such/folder", "--kubeconfig", "/no/such/file"]);
+    let ProgramExit { code, stderr, .. } = serve(&["--manifests", "/no/such/folder", "--kubeconfig", "/no/such/file"]);
     assert!(code == Some(2) && stderr.contains("--kubeconfig and --manifests cannot be used together"), "{stderr}");
-    let Ended { code, stderr, .. } = serve(&["--push-url", "https://user:secret@relay.example"]);
+    let ProgramExit { code, stderr, .. } = serve(&["--push-url", "https://user:secret@relay.example"]);
     assert!(code == Some(2) && stderr.contains("--token-file"), "{stderr}");
 }

@@ -74,7 +74,7 @@ impl Life {
 
     fn live(mut self) {
         for at in 0..FOLLOWED.len() {
-            self.follow(at);
+            self.apply(at);
         }
         for _ in 0..EVENTS {
             match self.chance.below(20) {
@@ -90,7 +90,7 @@ impl Life {
         }
         self.relay.heal();
         for at in 0..FOLLOWED.len() {
-            self.follow(at);
+            self.apply(at);
         }
         self.assert_converged();
         // No subscriber is stale, either: another change reaches all of them.
@@ -146,7 +146,7 @@ impl Life {
         }
     }
 
-    fn follow(&mut self, followed: usize) {
+    fn apply(&mut self, followed: usize) {
         let address = self.provider.as_ref().unwrap().address();
         self.followers.push((followed, Follower::start(address, FOLLOWED[followed])));
     }
@@ -157,7 +157,7 @@ impl Life {
             let gone = self.chance.below(self.followers.len() as u64) as usize;
             drop(self.followers.swap_remove(gone));
         } else {
-            self.follow(followed);
+            self.apply(followed);
         }
     }
 

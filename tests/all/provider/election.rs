@@ -94,7 +94,7 @@ fn paused_leader_begins_new_epoch_after_regaining_lease() {
     until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
     let (status, log) = second.stop();
     assert!(status.success(), "{log}");
-    first.go_on();
+    first.resume();
     // The Lease is free again: the first candidate leads as before, except for the other's pushes.
     world.set(&api, Kind::Pod, pod("shop", "web-3", "web", &["10.0.0.3"]));
     until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);

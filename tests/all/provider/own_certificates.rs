@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 
-use kit::agent_process::{Ended, until};
+use kit::agent_process::{ProgramExit, until};
 use kit::fake_api::FakeApi;
 use kit::provider_process::{Provider, free_port, provider, run};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ const OBJECTS: [(&str, &str); 4] = [
     ("configmaps", "ringfence-context-ca"),
 ];
 
-fn init_tls(api: &FakeApi, more: &[&str]) -> Ended {
+fn init_tls(api: &FakeApi, more: &[&str]) -> ProgramExit {
     let kubeconfig = api.kubeconfig().display().to_string();
     run([&["init-tls", "--kubeconfig", &kubeconfig], more].concat())
 }

@@ -9,7 +9,7 @@ use super::table::FollowedTable;
 
 /// A receiver's table after everything that the relay accepted. It applies a baseline of another epoch directly; if a
 /// delta does not join, it pulls the relay's last baseline and its deltas after that.
-pub(super) struct Relayed {
+pub(super) struct RelayedTable {
     pub(super) table: FollowedTable,
     pub(super) position: Option<Position>,
     pub(super) baselines: usize,
@@ -20,10 +20,16 @@ pub(super) struct Relayed {
     lacks: bool,
 }
 
-pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
+pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> RelayedTable {
     let mut follower = Follower::new();
-    let mut got =
-        Relayed { table: FollowedTable::empty(feed), position: None, baselines: 0, deltas: 0, gaps: 0, lacks: false };
+    let mut got = RelayedTable {
+        table: FollowedTable::empty(feed),
+        position: None,
+        baselines: 0,
+        deltas: 0,
+        gaps: 0,
+        lacks: false,
+    };
     let mut latest: Option<(Position, FollowedTable)> = None;
     let mut held: Vec<(Position, Value)> = vec![];
     for taken in relay.taken(feed) {
@@ -72,14 +78,14 @@ pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
 
 /// Waits until a receiver behind the relay has this table.
 #[track_caller]
-pub(super) fn until_relayed(relay: &FakeRelay, feed: &'static str, table: &FollowedTable) -> Relayed {
+pub(super) fn until_relayed(relay: &FakeRelay, feed: &'static str, table: &FollowedTable) -> RelayedTable {
     let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         until("the relay's table is that of a fresh start", || {
             Some(relayed(relay, feed)).filter(|got| got.table == *table)
         })
     }));
     waited.unwrap_or_else(|_| {
-        let Relayed { table: got, position, .. } = relayed(relay, feed);
+        let RelayedTable { table: got, position, .. } = relayed(relay, feed);
         panic!("who receives {feed} has, at {position:?}, {got:#?}\nwhere a fresh start has {table:#?}")
     })
 }

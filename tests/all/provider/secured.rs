@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use feed::Access;
 use feed::client::FeedSource;
-use kit::agent_process::{Ended, until};
+use kit::agent_process::{ProgramExit, until};
 use kit::fake_api::Kind;
 use kit::fake_api::{FakeApi, IssuedToken};
 use kit::provider_process::{Provider, free_port, run};
@@ -312,14 +312,14 @@ fn consumers_read_over_tls_with_a_token() {
     let (ca, token) = (ca.display().to_string(), token.display().to_string());
     let from = format!("https://{}", stage.address);
     let lookup = |more: &[&str]| run([&["lookup", "10.0.0.1", "--from", &from], more].concat());
-    let Ended { code, stdout, stderr } = lookup(&["--ca-file", &ca, "--token-file", &token]);
+    let ProgramExit { code, stdout, stderr } = lookup(&["--ca-file", &ca, "--token-file", &token]);
     assert!(code == Some(0) && stdout.contains("shop/web"), "{stdout}{stderr}");
     for (more, says) in [
         (&["--ca-file", &ca][..], "401"),
         (&["--token-file", &token][..], "cannot connect"),
         (&["--ca-file", "/nowhere"][..], "/nowhere"),
     ] {
-        let Ended { code, stderr, .. } = lookup(more);
+        let ProgramExit { code, stderr, .. } = lookup(more);
         assert!(code == Some(2) && stderr.contains(says), "{more:?}: {stderr}");
     }
     let plain = run(["lookup", "10.0.0.1", "--from", "http://192.0.2.1:9471", "--token-file", &token]);
@@ -358,7 +358,7 @@ fn contradicting_flags_are_refused() {
     ] {
         let kubeconfig = stage.api.kubeconfig().display().to_string();
         let serve = ["serve", "--listen", "127.0.0.1:0", "--kubeconfig", &kubeconfig];
-        let Ended { code, stderr, .. } = run([&serve[..], arguments].concat());
+        let ProgramExit { code, stderr, .. } = run([&serve[..], arguments].concat());
         assert!(code == Some(2) && stderr.contains(says), "{arguments:?}: {code:?} {stderr}");
     }
     let folder = run(["serve", "--manifests", stage.folder.path().to_str().unwrap(), "--auth-token-review"]);

@@ -57,7 +57,7 @@ impl FollowedTable {
                 FollowedTable::Edges(list.into_iter().map(String::from).collect())
             }
             FollowedTable::Remote(_) => {
-                let baseline: wire::Baseline = serde_json::from_slice(baseline).unwrap();
+                let baseline: wire::RemoteBaseline = serde_json::from_slice(baseline).unwrap();
                 assert!(
                     baseline.sets.is_sorted_by_key(|row| &row.set)
                         && baseline.clusters.is_sorted_by_key(|row| &row.cluster)
@@ -116,7 +116,7 @@ impl FollowedTable {
                 }
             }
             FollowedTable::Remote(sets) => {
-                let delta: wire::Delta = serde_json::from_value(delta.clone()).unwrap();
+                let delta: wire::RemoteDelta = serde_json::from_value(delta.clone()).unwrap();
                 for wire::SetDelta { set, adds, removes } in delta.sets {
                     let known = sets.entry(set.to_string()).or_default();
                     assert!(

@@ -1,6 +1,6 @@
 //! Reports of the agent about pods of other clusters.
 
-use kit::agent_process::{Ended, ended, ringfence};
+use kit::agent_process::{ProgramExit, ended, ringfence};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn explain_names_the_set_and_the_policy() {
     ] {
         let mut explain = ringfence();
         explain.args(["explain", source, "shop/db", "80", "--run-dir"]).arg(clusters.run_dir());
-        let Ended { code: ended_with, stdout, stderr } = ended(&mut explain);
+        let ProgramExit { code: ended_with, stdout, stderr } = ended(&mut explain);
         assert_eq!((ended_with, stderr.as_str()), (Some(code), ""), "{source}: {stdout}");
         assert!(stdout.contains(says), "{source}: {stdout}");
     }
@@ -53,7 +53,7 @@ fn status_and_metrics_report_staleness_of_sets() {
     assert_eq!(agent.metric("ringfence_remote_provider_connected"), 0);
     let mut shown = ringfence();
     shown.args(["status", "--run-dir"]).arg(clusters.run_dir());
-    let Ended { code, stdout, .. } = ended(&mut shown);
+    let ProgramExit { code, stdout, .. } = ended(&mut shown);
     assert_eq!(code, Some(0), "{stdout}");
     for says in ["remote pods  1 cluster, 1 stale", "no context provider for", "east: 1 set, 4 addresses, stale for"] {
         assert!(stdout.contains(says), "{says}:\n{stdout}");

@@ -4,7 +4,7 @@ use expect_test::expect;
 use kit::agent_process::run;
 use serde_json::Value;
 
-use super::{SHOP, folder, say};
+use super::{SHOP, folder, output};
 
 /// One of each kind of finding.
 const DOUBTFUL: &str = r#"
@@ -27,7 +27,7 @@ fn good_manifests_give_a_count_and_status_0() {
         1 policies checked: 0 errors, 0 warnings
         exit status 0
     "#]]
-    .assert_eq(&say(folder(SHOP).path(), &["check", "--strict"]));
+    .assert_eq(&output(folder(SHOP).path(), &["check", "--strict"]));
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn cluster_policies_count_as_checked_policies() {
         "spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ",
         "ingress: [{action: Deny, from: [{namespaces: {}}]}]}\n"
     );
-    let text = say(folder(&format!("{SHOP}{policy}")).path(), &["check"]);
+    let text = output(folder(&format!("{SHOP}{policy}")).path(), &["check"]);
     assert!(text.contains("2 policies checked: 0 errors"), "{text}");
 }
 
@@ -51,8 +51,8 @@ fn warnings_end_with_0_unless_strict() {
         warning: NetworkPolicy shop/doubtful spec.podSelector: selects no pod
         2 policies checked: 0 errors, 4 warnings
         exit status 0
-    "#]].assert_eq(&say(doubtful.path(), &["check"]));
-    assert!(say(doubtful.path(), &["check", "--strict"]).ends_with("exit status 1\n"));
+    "#]].assert_eq(&output(doubtful.path(), &["check"]));
+    assert!(output(doubtful.path(), &["check", "--strict"]).ends_with("exit status 1\n"));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn unsupported_fields_and_invalid_files_end_with_1() {
         error: NetworkPolicy shop/x apiVersion: missing; the policy isolates the selected pods and allows nothing
         2 policies checked: 2 errors, 0 warnings
         exit status 1
-    "#]].assert_eq(&say(wrong.path(), &["check"]));
+    "#]].assert_eq(&output(wrong.path(), &["check"]));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn as_json_the_findings_are_one_object() {
 
 #[test]
 fn a_missing_folder_ends_with_2() {
-    let text = say(Path::new("/nowhere/manifests"), &["check"]);
+    let text = output(Path::new("/nowhere/manifests"), &["check"]);
     expect![[r#"
         stderr: error: manifest folder DIR: No such file or directory (os error 2)
         exit status 2
@@ -106,7 +106,7 @@ spec: {podSelector: {matchLabels: {app: db}}}
 #[test]
 fn enforcement_flag_applies_to_unannotated_policies() {
     let both = folder(&format!("{SHOP}{ENFORCED}"));
-    let check = |enforcement| say(both.path(), &["check", "--enforcement", enforcement]);
+    let check = |enforcement| output(both.path(), &["check", "--enforcement", enforcement]);
     assert!(check("enforce").ends_with("0 errors, 0 warnings\nexit status 0\n"), "{}", check("enforce"));
     let audited = check("audit");
     assert!(audited.contains("NetworkPolicy shop/db metadata.annotations: is audited"), "{audited}");

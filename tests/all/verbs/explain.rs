@@ -2,11 +2,11 @@ use expect_test::{Expect, expect};
 use kit::agent_process::run;
 use serde_json::Value;
 
-use super::{SHOP, folder, say};
+use super::{SHOP, folder, output};
 
 #[track_caller]
 fn check(flow: [&str; 3], expected: Expect) {
-    expected.assert_eq(&say(folder(SHOP).path(), &[&["explain"], &flow[..]].concat()));
+    expected.assert_eq(&output(folder(SHOP).path(), &[&["explain"], &flow[..]].concat()));
 }
 
 #[test]
@@ -74,8 +74,8 @@ status: {phase: Running, podIPs: [{ip: 192.0.2.1}]}
           identities: host -> shop qx4fimb6a3wjs
         exit status 0
     "#]]
-    .assert_eq(&say(of_node("node-a").path(), &flow));
-    assert!(say(of_node("node-b").path(), &flow).starts_with("DENIED  192.0.2.1 -> shop/db (10.1.0.2) 80/tcp\n"));
+    .assert_eq(&output(of_node("node-a").path(), &flow));
+    assert!(output(of_node("node-b").path(), &flow).starts_with("DENIED  192.0.2.1 -> shop/db (10.1.0.2) 80/tcp\n"));
 }
 
 #[test]
@@ -206,10 +206,10 @@ fn as_json_every_family_is_an_entry() {
 fn enforcement_flag_applies_to_unannotated_policies() {
     let flow = ["explain", "ops/backup", "shop/db", "5432"];
     let shop = folder(SHOP);
-    let audited = say(shop.path(), &[&flow[..], &["--enforcement", "audit"]].concat());
+    let audited = output(shop.path(), &[&flow[..], &["--enforcement", "audit"]].concat());
     assert!(audited.starts_with("ALLOWED") && audited.ends_with("exit status 0\n"), "{audited}");
     assert!(audited.contains("only audited"), "{audited}");
-    let enforced = say(shop.path(), &[&flow[..], &["--enforcement", "enforce"]].concat());
+    let enforced = output(shop.path(), &[&flow[..], &["--enforcement", "enforce"]].concat());
     assert!(enforced.starts_with("DENIED") && enforced.ends_with("exit status 1\n"), "{enforced}");
 }
 

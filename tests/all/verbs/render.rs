@@ -5,7 +5,7 @@ use kit::agent_process::run;
 use kit::kernel_table::try_nft;
 use kit::netns::in_new_namespace;
 
-use super::{SHOP, folder, say};
+use super::{SHOP, folder, output};
 
 #[test]
 fn nft_takes_what_it_prints() {
@@ -56,7 +56,7 @@ fn tables_of_interfaces_are_printed_with_run_dir() {
 #[test]
 fn the_mask_is_in_the_rules() {
     let folder = folder(SHOP);
-    let text = say(folder.path(), &["render", "--node-name", "node-a", "--ct-mark-mask", "0xf0000000"]);
+    let text = output(folder.path(), &["render", "--node-name", "node-a", "--ct-mark-mask", "0xf0000000"]);
     assert!(text.contains("ct mark & 0xf0000000 == 0x90000000 accept"), "{text}");
 }
 
@@ -68,17 +68,17 @@ fn what_is_wrong_is_one_sentence() {
         stderr: error: no pod is bound to node 'node-x'; the nodes here are: node-a, node-b
         exit status 2
     "#]]
-    .assert_eq(&say(shop.path(), &on("node-x")));
+    .assert_eq(&output(shop.path(), &on("node-x")));
     expect![[r#"
         stderr: error: nothing to render: no pod in these manifests is bound to a node (spec.nodeName)
         exit status 2
     "#]]
-    .assert_eq(&say(folder("").path(), &on("node-a")));
+    .assert_eq(&output(folder("").path(), &on("node-a")));
     expect![[r#"
         stderr: error: manifest folder DIR: No such file or directory (os error 2)
         exit status 2
     "#]]
-    .assert_eq(&say(Path::new("/nowhere/manifests"), &on("node-a")));
+    .assert_eq(&output(Path::new("/nowhere/manifests"), &on("node-a")));
 }
 
 fn beside_the_ruleset(text: &str) -> String {
@@ -90,7 +90,7 @@ fn beside_the_ruleset(text: &str) -> String {
 fn invalid_file_is_reported_and_others_are_rendered() {
     let shop = folder(SHOP);
     std::fs::write(shop.path().join("broken.yaml"), "kind: NetworkPolicy\nspec:\n  a: ]\n").unwrap();
-    let text = say(shop.path(), &["render", "--node-name", "node-a"]);
+    let text = output(shop.path(), &["render", "--node-name", "node-a"]);
     assert!(text.contains("chain ingress/shop/db/postgres-tcp-5432 {"), "{text}");
     let errors = beside_the_ruleset(&text);
     expect![[r#"
@@ -103,7 +103,7 @@ fn invalid_file_is_reported_and_others_are_rendered() {
 #[test]
 fn what_is_not_understood_is_said_and_denied() {
     let strange = SHOP.replace("port: postgres", "port: 5432, protocol: QUIC");
-    let text = say(folder(&strange).path(), &["render", "--node-name", "node-a"]);
+    let text = output(folder(&strange).path(), &["render", "--node-name", "node-a"]);
     let errors = beside_the_ruleset(&text);
     expect![[r#"
         stderr: not understood: NetworkPolicy shop/db spec.ingress[0].ports[0].protocol: unknown protocol 'QUIC'; the port entry matches nothing
@@ -116,7 +116,8 @@ fn what_is_not_understood_is_said_and_denied() {
 #[test]
 fn nflog_group_flag_selects_or_disables_the_group() {
     let folder = folder(SHOP);
-    let rendered = |arguments: &[&str]| say(folder.path(), &[&["render", "--node-name", "node-a"], arguments].concat());
+    let rendered =
+        |arguments: &[&str]| output(folder.path(), &[&["render", "--node-name", "node-a"], arguments].concat());
     assert!(rendered(&[]).contains("log prefix \"ringfence deny/ingress\" group 9470"));
     assert!(rendered(&["--nflog-group", "77"]).contains("group 77"));
     assert!(!rendered(&["--nflog-group", "off"]).contains("log prefix"));
@@ -126,6 +127,6 @@ fn nflog_group_flag_selects_or_disables_the_group() {
 #[test]
 fn enforcement_flag_applies_to_unannotated_policies() {
     let folder = folder(SHOP);
-    let text = say(folder.path(), &["render", "--node-name", "node-a", "--enforcement", "audit"]);
+    let text = output(folder.path(), &["render", "--node-name", "node-a", "--enforcement", "audit"]);
     assert!(text.contains("chain audit-ingress/shop/db/") && !text.contains("chain ingress/shop/db/"), "{text}");
 }

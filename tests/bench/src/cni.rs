@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::fed::Agent;
-use super::record::Measured;
+use super::record::Measurement;
 use kit::agent_process::{AgentProcess, built, without_variables};
-use kit::cni_runtime::{Added, Container, Runtime, Sandbox};
+use kit::cni_runtime::{AddResult, Container, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, LabSpec, NodeSpec};
 use kit::scale::{Cluster, NODE, Size as ClusterSize};
@@ -66,7 +66,7 @@ struct Rounds {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(program: &Path, size: Size) -> Measured {
+pub fn measure(program: &Path, size: Size) -> Measurement {
     let large = Cluster::of(ClusterSize::of_pods(size.pods));
     let known = [size.containers, size.containers + large.size().pods];
     let nodes = [Node::new(size, None), Node::new(size, Some(large))];
@@ -154,7 +154,7 @@ impl Node {
 }
 
 /// Milliseconds of the ADD and of each step of the DEL.
-fn start_and_stop(runtime: &Runtime, id: &str, pod: usize) -> (f64, Added, Vec<f64>) {
+fn start_and_stop(runtime: &Runtime, id: &str, pod: usize) -> (f64, AddResult, Vec<f64>) {
     let sandbox = Sandbox::new();
     let container = Container::of_pod(id, "shop", &format!("pod-{pod}"), &sandbox);
     let begun = Instant::now();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::figures::{Bar, Figure, median_of};
 use super::machine::{Place, stay};
-use super::record::{Measured, Record};
+use super::record::{Measurement, Record};
 use super::table::MarkdownTable;
 use node::{Agent, Coverage, Node, Sender};
 
@@ -59,7 +59,7 @@ struct Run {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(program: &Path, size: &Size) -> Measured {
+pub fn measure(program: &Path, size: &Size) -> Measurement {
     thread::scope(|scope| {
         // Processor affinity is set in a new thread, so that the caller's stays unchanged.
         let measuring = scope.spawn(|| measure_here(program, size));
@@ -67,7 +67,7 @@ pub fn measure(program: &Path, size: &Size) -> Measured {
     })
 }
 
-fn measure_here(program: &Path, size: &Size) -> Measured {
+fn measure_here(program: &Path, size: &Size) -> Measurement {
     stay(Place::Others);
     let node = Node::new(program);
     let mut runs: Vec<Vec<Run>> = size.rates.iter().map(|_| Vec::new()).collect();
@@ -122,7 +122,7 @@ fn send(node: &Node, agent: &Agent, rate: u32, size: &Size) -> Run {
     Run { opened, opened_a_second, percent, most_entries, coverage }
 }
 
-fn report(size: &Size, runs: &[Vec<Run>]) -> Measured {
+fn report(size: &Size, runs: &[Vec<Run>]) -> Measurement {
     let head = [
         "connections a second",
         "opened a second",
@@ -162,5 +162,5 @@ fn report(size: &Size, runs: &[Vec<Run>]) -> Measured {
         size.lasting.as_secs_f64(),
         median_of(size.rounds),
     );
-    Measured { report, records }
+    Measurement { report, records }
 }

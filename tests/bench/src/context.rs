@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::figures::Spread;
 use super::machine::Memory;
-use super::record::Measured;
+use super::record::Measurement;
 use cost::Cost;
 use kit::scale::Size as ClusterSize;
 use report::ContextReport;
@@ -81,7 +81,7 @@ struct Served {
 ///
 /// # Panics
 /// If something cannot be measured.
-pub fn measure(size: &Size) -> Measured {
+pub fn measure(size: &Size) -> Measurement {
     let clusters = size.pods.iter().map(|pods| {
         let cluster = ClusterSize::of_pods(*pods);
         let run = |_| {

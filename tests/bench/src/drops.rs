@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::machine::{Place, stay};
 use node::Node;
 use report::DropsReport;
-use traffic::{Established, send_denied};
+use traffic::{EstablishedFlow, send_denied};
 
 /// Parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
@@ -130,14 +130,14 @@ fn measure_here(program: &Path, size: Size) -> String {
         }
     }
     let agent = node.start(Reporting::On);
-    let established = Established::open(&node.lab);
+    let established = EstablishedFlow::open(&node.lab);
     let lasting = Target::ALL.map(|target| flood(&node, &agent, &established, target, Until::Time(size.lasting), size));
     DropsReport { size, off, on, lasting }.to_string()
 }
 
 fn run(node: &Node, reporting: Reporting, size: Size) -> Run {
     let agent = node.start(reporting);
-    let established = Established::open(&node.lab);
+    let established = EstablishedFlow::open(&node.lab);
     let established_nanos = established.measure_for(size.quiet);
     let quiet = Quiet { established_nanos, first_nanos: established.first_packets(&node.lab, size.first_packets) };
     let until = Until::Packets(size.packets);
@@ -156,7 +156,7 @@ enum Until {
 fn flood(
     node: &Node,
     agent: &node::Agent,
-    established: &Established,
+    established: &EstablishedFlow,
     target: Target,
     until: Until,
     size: Size,

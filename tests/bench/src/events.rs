@@ -7,17 +7,17 @@ mod report;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use kit::scale::events::{Happening, Place};
+use kit::scale::events::{EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 
-use super::record::Measured;
+use super::record::Measurement;
 use committer::{Committer, Floor};
 use report::EventsReport;
 
 /// The measured kinds of event, in an order that changes every time. Moving pods are left out: for the rules, a pod
 /// that has ended is a removed pod.
-fn measured_kinds() -> impl Iterator<Item = Happening> {
-    Happening::ALL.into_iter().filter(|happening| *happening != Happening::PodMoved)
+fn measured_kinds() -> impl Iterator<Item = EventKind> {
+    EventKind::ALL.into_iter().filter(|happening| *happening != EventKind::PodMoved)
 }
 
 /// Parameters of the measurement.
@@ -60,7 +60,7 @@ struct Samples {
 }
 
 /// The samples of one run, by kind.
-type Run = BTreeMap<Happening, Samples>;
+type Run = BTreeMap<EventKind, Samples>;
 
 /// All runs with one cluster.
 struct Runs {
@@ -73,7 +73,7 @@ struct Runs {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: &Size) -> Measured {
+pub fn measure(size: &Size) -> Measurement {
     let clusters = size.pods.iter().map(|pods| {
         let mut elements = 0;
         let runs = (0..size.rounds).map(|_| {
@@ -98,7 +98,7 @@ fn run(pods: usize, size: &Size) -> (Run, usize) {
         if event >= FEWEST_EVENTS && begun.elapsed() > size.time {
             break;
         }
-        let mut order: Vec<Happening> = measured_kinds().collect();
+        let mut order: Vec<EventKind> = measured_kinds().collect();
         cluster.shuffle(&mut order);
         for kind in order {
             let change = cluster.happen(kind, Place::Here).change();

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 
 use super::figures::{Bar, Figure, median_of};
-use super::record::{Measured, Record};
+use super::record::{Measurement, Record};
 use super::table::MarkdownTable;
-use agents::{Agents, Injected};
+use agents::{Agents, InjectedRecords};
 use served::{Aggregator, Losses};
 
 /// Parameters of the measurement.
@@ -61,7 +61,7 @@ impl Size {
 
 /// One run.
 struct Run {
-    injected: Injected,
+    injected: InjectedRecords,
     edges: usize,
     /// Records a second while the history is sent.
     records_a_second: f64,
@@ -83,7 +83,7 @@ struct Run {
 ///
 /// # Panics
 /// If it cannot be measured, or missing connections are not counted as lost.
-pub fn measure(size: &Size) -> Measured {
+pub fn measure(size: &Size) -> Measurement {
     let runs: Vec<Run> = (0..size.rounds).map(|_| run(size)).collect();
     for run in &runs {
         check(run);
@@ -122,7 +122,7 @@ fn run(size: &Size) -> Run {
     let flows_seconds = asked.elapsed().as_secs_f64();
     let timed = |path: &str| {
         let asked = Instant::now();
-        aggregator.ask(path);
+        aggregator.request(path);
         asked.elapsed().as_secs_f64()
     };
     let (graph_seconds, statistics_seconds) = (timed("/v1/graph"), timed("/v1/statistics"));
@@ -167,7 +167,7 @@ fn check(run: &Run) {
 /// A row's name, and its figure in a run.
 type Row = (&'static str, &'static dyn Fn(&Run) -> f64);
 
-fn report(size: &Size, runs: &[Run]) -> Measured {
+fn report(size: &Size, runs: &[Run]) -> Measurement {
     let figure = |value: &dyn Fn(&Run) -> f64| Figure::of(runs.iter().map(value));
     let rows: [Row; 15] = [
         ("edges (workloads, protocol, port)", &|run| run.edges as f64),
@@ -208,5 +208,5 @@ fn report(size: &Size, runs: &[Run]) -> Measured {
         median_of(size.rounds),
     );
     writeln!(report, "  resident memory, MB: {bar}").expect("a String takes all");
-    Measured { report, records }
+    Measurement { report, records }
 }

@@ -31,7 +31,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 
 use drops::Size;
-use record::Measured;
+use record::Measurement;
 use taken::RunDescription;
 
 /// Runs of each measurement whose figures differ by a few percent, and of each that takes minutes.
@@ -169,7 +169,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     for section in all.iter().filter(|section| wanted.contains(section)) {
         let taken = RunDescription::now();
         let rounds = arguments.rounds_of(*section);
-        let Measured { report, records } = match section {
+        let Measurement { report, records } = match section {
             Section::Drops => drops::measure(&program, Size::of_rounds(rounds)).into(),
             Section::Events => events::measure(&events::Size::new(pods(), rounds)),
             Section::Start => start::measure(&program, &start::Size { pods: pods(), rounds }),

@@ -7,7 +7,7 @@ use nfnetlink::{Kernel, repair};
 
 use super::figures::{Figure, median_of};
 use super::packets::ours::Cluster;
-use super::record::{Measured, Record};
+use super::record::{Measurement, Record};
 use super::table::MarkdownTable;
 use kit::kernel_table::{load_netlink, nft};
 use kit::netns::in_new_namespace;
@@ -41,7 +41,7 @@ struct Times {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: &Size) -> Measured {
+pub fn measure(size: &Size) -> Measurement {
     let mut records = Vec::new();
     let mut table = MarkdownTable::new([
         "elements",
@@ -59,7 +59,7 @@ pub fn measure(size: &Size) -> Measured {
         }
     }
     let report = format!("\nlisting: ms, {}\n\n{table}", median_of(size.rounds));
-    Measured { report, records }
+    Measurement { report, records }
 }
 
 fn times(elements: u32, rounds: usize) -> Times {

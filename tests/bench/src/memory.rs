@@ -9,7 +9,7 @@ use policy::Kind;
 
 use super::fed::{Stage, feed, restore_size};
 use super::machine::Memory;
-use super::record::Measured;
+use super::record::Measurement;
 use kit::scale::{Cluster, Size as ClusterSize};
 use report::MemoryReport;
 
@@ -57,7 +57,7 @@ struct Run {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(program: &Path, size: &Size) -> Measured {
+pub fn measure(program: &Path, size: &Size) -> Measurement {
     let clusters = size.pods.iter().map(|pods| {
         let cluster = Cluster::of(ClusterSize::of_pods(*pods));
         let json_bytes = Kind::ALL.map(|kind| cluster.json_bytes(kind)).iter().sum();

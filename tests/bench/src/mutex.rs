@@ -16,7 +16,7 @@ use nft::{Comment, Name, Operation, Ruleset};
 
 use super::figures::Figure;
 use super::packets::ours::Cluster;
-use super::record::{Measured, Record};
+use super::record::{Measurement, Record};
 use super::table::MarkdownTable;
 use kit::netns::in_new_namespace;
 
@@ -80,7 +80,7 @@ const UNIT: &str = "ms";
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: Size) -> Measured {
+pub fn measure(size: Size) -> Measurement {
     let Size { rounds, elements, programs } = size;
     let cluster = Cluster { peer_addresses: elements, programs, ..Cluster::SMALLEST };
     let ruleset = cluster.ruleset("ringfence");
@@ -119,7 +119,7 @@ pub fn measure(size: Size) -> Measured {
         }
     }
     write!(report, "{table}").expect("a String takes all");
-    Measured { report, records }
+    Measurement { report, records }
 }
 
 /// The operations of each transaction.

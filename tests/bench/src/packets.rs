@@ -15,7 +15,7 @@ mod traffic;
 mod turns;
 
 use super::machine::{Place as Processor, stay};
-use super::record::Measured;
+use super::record::Measurement;
 use series::Series;
 
 /// Parameters of the measurement.
@@ -42,12 +42,12 @@ impl Size {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: Size) -> Measured {
+pub fn measure(size: Size) -> Measurement {
     on_one_processor(|| report::of(size, &Series::all(size)))
 }
 
 /// Processor affinity is set in a new thread, so that the caller's stays unchanged.
-fn on_one_processor(measure: impl FnOnce() -> Measured + Send) -> Measured {
+fn on_one_processor(measure: impl FnOnce() -> Measurement + Send) -> Measurement {
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {
             stay(Processor::Flood);

@@ -61,15 +61,15 @@ impl Record {
 
 /// Results of a section: as a report, and as records.
 #[derive(Debug)]
-pub struct Measured {
+pub struct Measurement {
     pub report: String,
     pub records: Vec<Record>,
 }
 
 /// A report without curves.
-impl From<String> for Measured {
-    fn from(report: String) -> Measured {
-        Measured { report, records: Vec::new() }
+impl From<String> for Measurement {
+    fn from(report: String) -> Measurement {
+        Measurement { report, records: Vec::new() }
     }
 }
 

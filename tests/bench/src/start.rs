@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use policy::Kind;
 
 use super::fed::{Agent, Stage};
-use super::record::Measured;
+use super::record::Measurement;
 use kit::scale::{Cluster, Size as ClusterSize};
 use report::StartReport;
 
@@ -58,7 +58,7 @@ struct Run {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(program: &Path, size: &Size) -> Measured {
+pub fn measure(program: &Path, size: &Size) -> Measurement {
     let runs = size.pods.iter().map(|pods| run(program, *pods, size.rounds)).collect();
     StartReport { runs }.measured()
 }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::fed::{Stage, restore_size, until_sent};
 use super::figures::Spread;
-use super::record::Measured;
+use super::record::Measurement;
 use kit::fake_api::FakeApi;
-use kit::scale::events::{AddedPeer, Happening, Place};
+use kit::scale::events::{AddedPeer, EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 use report::StormsReport;
 
@@ -85,7 +85,7 @@ struct Run {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(program: &Path, size: &Size) -> Measured {
+pub fn measure(program: &Path, size: &Size) -> Measurement {
     let clusters = size.pods.iter().map(|pods| {
         let cluster = Cluster::of(ClusterSize::of_pods(*pods));
         let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size)).collect();
@@ -159,7 +159,7 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
             }
             (_, Some(peer)) => api.happen(|cluster| (vec![cluster.peer_removed(peer)], ())),
             (_, None) => {
-                api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
+                api.happen(|cluster| (vec![cluster.happen(EventKind::PodRelabelled, Place::Anywhere)], ()));
             }
         }
     }

@@ -88,7 +88,7 @@ pub fn without_variables(command: &mut Command) {
 
 /// Exit code and output of a finished program.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProgramExit {
     /// `None` if a signal ended it.
     pub code: Option<i32>,
     pub stdout: String,
@@ -99,7 +99,7 @@ pub struct Ended {
 ///
 /// # Panics
 /// If it does not start, or prints what is not UTF-8.
-pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
+pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> ProgramExit {
     ended(ringfence().args(arguments))
 }
 
@@ -107,23 +107,23 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
 ///
 /// # Panics
 /// As [`run`].
-pub fn ended(command: &mut Command) -> Ended {
+pub fn ended(command: &mut Command) -> ProgramExit {
     let output = command.output().expect("the program starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    ProgramExit { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// Runs the program with a closed pipe as standard output.
 ///
 /// # Panics
 /// As [`run`].
-pub fn run_unread<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
+pub fn run_unread<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> ProgramExit {
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
     let child = ringfence().args(arguments).stdout(writer).stderr(Stdio::piped()).spawn().expect("the program starts");
     let output = child.wait_with_output().expect("wait failed");
     let stderr = String::from_utf8(output.stderr).expect("UTF-8");
-    Ended { code: output.status.code(), stdout: String::new(), stderr }
+    ProgramExit { code: output.status.code(), stdout: String::new(), stderr }
 }
 
 /// An HTTP response.
@@ -268,7 +268,7 @@ impl<'lab> AgentProcess<'lab> {
         self.until_ended()
     }
 
-    /// Suspends the process (SIGSTOP) until [`AgentProcess::go_on`].
+    /// Suspends the process (SIGSTOP) until [`AgentProcess::resume`].
     ///
     /// # Panics
     /// If the process has exited.
@@ -280,7 +280,7 @@ impl<'lab> AgentProcess<'lab> {
     ///
     /// # Panics
     /// If the process has exited.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         kill(self.pid(), Signal::SIGCONT).expect("kill failed");
     }
 

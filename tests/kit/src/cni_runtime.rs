@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 pub use fake_agent::{FakeAgent, Reply};
 pub use node::NodeNamespaces;
-pub use plugin::{Failed, PluginOutput};
-pub use prober::{Prober, Sending};
+pub use plugin::{PluginFailure, PluginOutput};
+pub use prober::{ProbeSender, Prober};
 pub use sandbox::Sandbox;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -75,12 +75,12 @@ impl Container {
 
 /// The result of a chain's ADD.
 #[derive(Debug)]
-pub struct Added {
+pub struct AddResult {
     pub result: Value,
     pub steps: Vec<PluginOutput>,
 }
 
-impl Added {
+impl AddResult {
     /// The pod's addresses, without prefix lengths.
     ///
     /// # Panics
@@ -125,7 +125,7 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first plugin that fails.
-    pub fn add(&self, container: &Container) -> Result<Added, Box<Failed>> {
+    pub fn add(&self, container: &Container) -> Result<AddResult, Box<PluginFailure>> {
         let mut steps = Vec::new();
         let mut result: Option<Box<RawValue>> = None;
         for plugin in &self.network.plugins {
@@ -136,14 +136,14 @@ impl Runtime {
         }
         let result = result.expect("a network has plugins");
         fs::write(self.cached(container), result.get()).expect("the cache");
-        Ok(Added { result: serde_json::from_str(result.get()).expect("JSON"), steps })
+        Ok(AddResult { result: serde_json::from_str(result.get()).expect("JSON"), steps })
     }
 
     /// Runs the chain in reverse order with the cached result, if there is one, and removes that.
     ///
     /// # Errors
     /// The error of the first plugin that fails.
-    pub fn delete(&self, container: &Container) -> Result<Vec<PluginOutput>, Box<Failed>> {
+    pub fn delete(&self, container: &Container) -> Result<Vec<PluginOutput>, Box<PluginFailure>> {
         let result = self.cached_result(container);
         let plugins = self.network.plugins.iter().rev();
         let steps = plugins.map(|plugin| self.run("DEL", plugin, Some(container), result.as_deref(), &[])).collect();
@@ -160,7 +160,7 @@ impl Runtime {
     ///
     /// # Panics
     /// If the container was not added: a runtime must not check it.
-    pub fn check(&self, container: &Container) -> Result<Vec<PluginOutput>, Box<Failed>> {
+    pub fn check(&self, container: &Container) -> Result<Vec<PluginOutput>, Box<PluginFailure>> {
         let result = self.cached_result(container);
         assert!(result.is_some(), "{} was not added", container.id);
         let plugins = self.network.plugins.iter().filter(|_| !self.network.disable_check);
@@ -171,7 +171,7 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first plugin that fails.
-    pub fn gc(&self, valid: &[&Container]) -> Result<Vec<PluginOutput>, Box<Failed>> {
+    pub fn gc(&self, valid: &[&Container]) -> Result<Vec<PluginOutput>, Box<PluginFailure>> {
         let entry = |container: &&Container| json!({"containerID": container.id, "ifname": container.interface});
         let list: Vec<Value> = valid.iter().map(entry).collect();
         let key = ("cni.dev/valid-attachments", json!(list));
@@ -186,7 +186,7 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first plugin that fails.
-    pub fn status(&self) -> Result<Vec<PluginOutput>, Box<Failed>> {
+    pub fn status(&self) -> Result<Vec<PluginOutput>, Box<PluginFailure>> {
         self.network.plugins.iter().map(|plugin| self.run("STATUS", plugin, None, None, &[])).collect()
     }
 
@@ -216,7 +216,7 @@ impl Runtime {
         container: Option<&Container>,
         prev_result: Option<&RawValue>,
         more: &[(&str, Value)],
-    ) -> Result<PluginOutput, Box<Failed>> {
+    ) -> Result<PluginOutput, Box<PluginFailure>> {
         let raw = |value: &Value| to_raw_value(value).expect("JSON");
         let mut config = plugin.clone();
         let capabilities = config.remove("capabilities");

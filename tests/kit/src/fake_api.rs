@@ -48,7 +48,7 @@ pub enum Verb {
 
 impl Verb {
     /// The verb as RBAC rules spell it.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Verb::List => "list",
             Verb::Watch => "watch",
@@ -146,14 +146,14 @@ impl Faults {
 
 /// The server. It stops on drop.
 pub struct FakeApi {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     address: SocketAddr,
     folder: TempDir,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     state: Mutex<State>,
     /// Incremented with every change of `state`.
     changed: watch::Sender<u64>,
@@ -185,7 +185,7 @@ pub(crate) struct State {
     turned_away: usize,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -217,7 +217,7 @@ impl FakeApi {
         let listener = TcpListener::bind(address).expect("an address of ours");
         listener.set_nonblocking(true).expect("a socket of ours");
         let address = listener.local_addr().expect("a bound socket");
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(0) });
+        let shared = Arc::new(SharedState { state: Mutex::default(), changed: watch::Sender::new(0) });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn({
             let shared = shared.clone();

@@ -244,16 +244,16 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
                 return Ok(());
             }
             Some(Fault::StoreAndReset) => {
-                take(&mut lock(state), &head, &body);
+                record_push(&mut lock(state), &head, &body);
                 return reset(stream);
             }
             Some(Fault::Slow(time)) => {
                 std::thread::sleep(time);
-                let (status, text) = take(&mut lock(state), &head, &body);
+                let (status, text) = record_push(&mut lock(state), &head, &body);
                 (status, None, text)
             }
             Some(Fault::ResetHalfWay) | None => {
-                let (status, text) = take(&mut lock(state), &head, &body);
+                let (status, text) = record_push(&mut lock(state), &head, &body);
                 (status, None, text)
             }
         };
@@ -275,7 +275,7 @@ fn reset(stream: TcpStream) -> io::Result<()> {
 }
 
 /// The status and the text of the response.
-fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
+fn record_push(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
     let is_known = state.authorization.as_deref().is_none_or(|value| head.header("authorization") == value)
         && state.tenant.as_deref().is_none_or(|tenant| head.header("x-scope-orgid") == tenant);
     if !is_known {

@@ -3,7 +3,6 @@
 //! Nothing here depends on libraries for plots, object stores or property tests, since `make demo` builds it.
 
 pub mod agent_process;
-pub mod backlog;
 pub mod cni_runtime;
 pub mod connection_load;
 pub mod fake_agent;
@@ -14,6 +13,7 @@ pub mod frame;
 pub mod http;
 pub mod kernel_table;
 pub mod lab;
+pub mod netdev_backlog;
 pub mod netns;
 pub mod openmetrics;
 pub mod oracle;

@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -32,7 +32,7 @@ impl Kind {
     }
 
     fn of(word: &str) -> Option<Kind> {
-        [Kind::Counter, Kind::Gauge, Kind::Histogram, Kind::Info].into_iter().find(|kind| kind.word() == word)
+        [Kind::Counter, Kind::Gauge, Kind::Histogram, Kind::Info].into_iter().find(|kind| kind.as_str() == word)
     }
 
     /// Suffixes of sample names after the family's name.
@@ -128,7 +128,7 @@ impl Head {
         for sample in &samples {
             let ending = sample.name.strip_prefix(&name).unwrap_or(" ");
             if !kind.endings().contains(&ending) {
-                return Err(format!("{} is no sample of the {} {name}", sample.name, kind.word()));
+                return Err(format!("{} is no sample of the {} {name}", sample.name, kind.as_str()));
             }
             if !seen.insert((&sample.name, &sample.labels)) {
                 return Err(format!("{} {:?} comes twice", sample.name, sample.labels));

@@ -2,13 +2,13 @@
 //! something.
 
 mod arrivals;
-mod chance;
+mod first_packets;
 mod flow;
 mod probing;
-mod shots;
+mod random;
 
-pub use arrivals::{Arrived, arrivals, count_arrivals};
-pub use chance::Chance;
+pub use arrivals::{PacketArrivals, arrivals, count_arrivals};
+pub use first_packets::{Sent, Shots};
 pub use flow::{Flow, Way, dropped, listener, socket};
-pub use probing::{ProbeReport, Probing};
-pub use shots::{Sent, Shots};
+pub use probing::{ProbeReport, Probes};
+pub use random::Chance;

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::agent_process::{DEPLOYED_WITH, Ended, HttpResponse, WITHIN, built, ended, get, without_variables};
+use crate::agent_process::{DEPLOYED_WITH, HttpResponse, ProgramExit, WITHIN, built, ended, get, without_variables};
 use crate::lab::Lab;
 use crate::openmetrics;
 
@@ -48,7 +48,7 @@ fn program(name: &str) -> Command {
 ///
 /// # Panics
 /// If it does not start, or its output is not UTF-8.
-pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
+pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> ProgramExit {
     ended(provider().args(arguments))
 }
 
@@ -319,7 +319,7 @@ impl Provider {
         (status, self.log())
     }
 
-    /// Suspends the process (SIGSTOP) until [`Provider::go_on`].
+    /// Suspends the process (SIGSTOP) until [`Provider::resume`].
     ///
     /// # Panics
     /// If the process has exited.
@@ -331,7 +331,7 @@ impl Provider {
     ///
     /// # Panics
     /// If the process has exited.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 

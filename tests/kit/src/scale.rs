@@ -11,8 +11,8 @@
 //!
 //! The objects are stored in compact form; JSON is written on request. [`events`] has the events of the cluster.
 
-mod draw;
 pub mod events;
+mod generation;
 mod json;
 mod policies;
 mod random;
@@ -21,7 +21,7 @@ mod template;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use cluster::{MissingName, Watched};
+use cluster::{MissingName, Watchable};
 use policy::{Change, ClusterState, Interner, Kind};
 
 use policies::Sort;
@@ -189,7 +189,7 @@ impl Hosts {
 
 impl Cluster {
     pub fn of(size: Size) -> Cluster {
-        draw::cluster(size, Random::seeded(SEED))
+        generation::cluster(size, Random::seeded(SEED))
     }
 
     pub fn size(&self) -> Size {
@@ -235,7 +235,7 @@ impl Cluster {
     }
 
     /// The initial lists of a program that watches these objects.
-    pub fn lists<O: Watched>(&self) -> Vec<Change<O>>
+    pub fn lists<O: Watchable>(&self) -> Vec<Change<O>>
     where
         O::Kind: TryFrom<Kind, Error: fmt::Debug>,
     {
@@ -292,7 +292,7 @@ const NEEDED_BY_ALL: &str = "every program watches what enforcement needs";
 
 /// # Panics
 /// If the text is not the JSON of a named object.
-fn lowered<O: Watched>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
+fn lowered<O: Watchable>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
 where
     O::Kind: TryFrom<Kind, Error: fmt::Debug>,
 {

@@ -1,4 +1,4 @@
-//! The clusters file.
+//! Fuzzes the parser of the clusters file.
 
 use std::collections::BTreeSet;
 

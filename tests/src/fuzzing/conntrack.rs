@@ -1,4 +1,4 @@
-//! Conntrack messages.
+//! Fuzzes the decoder of conntrack messages.
 
 use nfnetlink::{
     FlowEvent, TrackedFlow, TrackedTuple, decode_flow_count, decode_flow_events, decode_marked_flows,

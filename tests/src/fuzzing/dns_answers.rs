@@ -1,4 +1,4 @@
-//! DNS answers.
+//! Fuzzes the parser of DNS answers.
 
 use agent::dns::answer::answer;
 

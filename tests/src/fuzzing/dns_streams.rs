@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::dns::stream::{MOST_MESSAGE_BYTES, Segment, StreamKey, Streams};
+use agent::dns::stream::{MOST_MESSAGE_BYTES, ResolverSegment, StreamKey, Streams};
 
 use super::dns_answers;
 
@@ -35,8 +35,14 @@ pub fn dns_streams(bytes: &[u8]) {
 fn messages(stream: &[u8], segments: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let (mut streams, now) = (Streams::default(), Instant::now());
     let key = StreamKey { pod: ([10, 0, 0, 1], 1024).into(), resolver: ([10, 0, 0, 2], 53).into() };
-    let segment =
-        |sequence, starts, payload| Segment { sequence, starts, ends: false, resets: false, payload, is_whole: true };
+    let segment = |sequence, starts, payload| ResolverSegment {
+        sequence,
+        starts,
+        ends: false,
+        resets: false,
+        payload,
+        is_whole: true,
+    };
     streams.push(key, segment(u32::MAX, true, &[]), now);
     let push = |(place, (from, to)): (u64, &(usize, usize))| {
         let payload = stream.get(*from..*to).unwrap_or_default();

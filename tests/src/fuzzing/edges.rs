@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use context::edges::{Asked, EdgeDelta, Party, Statement, StatementEnd, mentions, parse, parse_line, verdict};
+use context::edges::{EdgeDelta, Party, PortQuery, Statement, StatementEnd, mentions, parse, parse_line, verdict};
 use policy::{ObjectName, Protocol};
 
 /// Bytes as a list, or as a delta of one. A decoded edge is encoded as an equivalent line.
@@ -23,7 +23,7 @@ pub fn edges(bytes: &[u8]) {
     parties.push(Party::Outside(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
     for source in &parties {
         for destination in &parties {
-            for asked in [Asked::Number(80), Asked::Port(Protocol::Udp, 65_535), Asked::Portless] {
+            for asked in [PortQuery::Number(80), PortQuery::Port(Protocol::Udp, 65_535), PortQuery::Portless] {
                 verdict(form, &list, source, destination, asked);
             }
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cluster::{Watched, read_lean};
+use cluster::{Watchable, read_lean};
 use context::directory::{Directory, Settings};
 use context::numbers::REST;
 use context::object::{WatchedKind, WatchedObject};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent::remote::Mirror;
 use jiff::{SignedDuration, Timestamp};
-use policy::remote::wire::{Baseline, Delta};
+use policy::remote::wire::{RemoteBaseline, RemoteDelta};
 use policy::remote::{RemoteChange, RemoteSet};
 
 type Sets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
@@ -37,16 +37,16 @@ pub fn remote_sets(bytes: &[u8]) {
             b"restart" => {
                 let kept = mirror.to_keep();
                 let text = serde_json::to_vec(&kept).expect("texts, addresses and moments");
-                let kept_again: Baseline = serde_json::from_slice(&text).expect("it was written by us");
+                let kept_again: RemoteBaseline = serde_json::from_slice(&text).expect("it was written by us");
                 assert_eq!(kept_again, kept);
                 mirror = Mirror::new(max_stale);
                 enforced = Sets::new();
                 mirror.recall(&kept, now)
             }
             line => {
-                if let Ok(baseline) = serde_json::from_slice::<Baseline>(line) {
+                if let Ok(baseline) = serde_json::from_slice::<RemoteBaseline>(line) {
                     mirror.baseline(&baseline, now)
-                } else if let Ok(delta) = serde_json::from_slice::<Delta>(line) {
+                } else if let Ok(delta) = serde_json::from_slice::<RemoteDelta>(line) {
                     mirror.delta(&delta, now)
                 } else {
                     continue;
@@ -83,7 +83,7 @@ fn enforce(sets: &mut Sets, change: RemoteChange) {
     }
 }
 
-fn known(kept: &Baseline) -> Sets {
+fn known(kept: &RemoteBaseline) -> Sets {
     kept.sets.iter().map(|row| (row.set.clone(), canonical(&row.addresses))).collect()
 }
 

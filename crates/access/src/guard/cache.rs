@@ -28,7 +28,7 @@ pub(super) fn key(token: &str) -> Key {
 
 /// The API server's decision on a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(super) enum AccessDecision {
     Accepted(Arc<Principal>),
     Rejected,
 }
@@ -44,17 +44,17 @@ impl DecisionCache {
         DecisionCache { accepted: Entries::new(ACCEPTED, ttl), rejected: Entries::new(REJECTED, ttl.min(REJECTED_TTL)) }
     }
 
-    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<Decision> {
+    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<AccessDecision> {
         match self.accepted.get(key, now) {
-            Some(principal) => Some(Decision::Accepted(principal.clone())),
-            None => self.rejected.get(key, now).map(|()| Decision::Rejected),
+            Some(principal) => Some(AccessDecision::Accepted(principal.clone())),
+            None => self.rejected.get(key, now).map(|()| AccessDecision::Rejected),
         }
     }
 
-    pub(super) fn insert(&mut self, key: Key, decision: &Decision, now: Instant) {
+    pub(super) fn insert(&mut self, key: Key, decision: &AccessDecision, now: Instant) {
         match decision {
-            Decision::Accepted(principal) => self.accepted.insert(key, principal.clone(), now),
-            Decision::Rejected => self.rejected.insert(key, (), now),
+            AccessDecision::Accepted(principal) => self.accepted.insert(key, principal.clone(), now),
+            AccessDecision::Rejected => self.rejected.insert(key, (), now),
         }
     }
 
@@ -106,17 +106,17 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(60);
 
-    fn accepted(user: &str) -> Decision {
-        Decision::Accepted(Arc::new(Principal { user: user.into(), groups: vec![], node: None }))
+    fn accepted(user: &str) -> AccessDecision {
+        AccessDecision::Accepted(Arc::new(Principal { user: user.into(), groups: vec![], node: None }))
     }
 
     #[test]
     fn decisions_expire() {
         let (mut cache, now) = (DecisionCache::new(TTL), Instant::now());
         cache.insert(key("good"), &accepted("u"), now);
-        cache.insert(key("bad"), &Decision::Rejected, now);
+        cache.insert(key("bad"), &AccessDecision::Rejected, now);
         assert_eq!(cache.get(&key("good"), now), Some(accepted("u")));
-        assert_eq!(cache.get(&key("bad"), now), Some(Decision::Rejected));
+        assert_eq!(cache.get(&key("bad"), now), Some(AccessDecision::Rejected));
         assert_eq!(cache.get(&key("other"), now), None);
         assert_eq!(cache.get(&key("bad"), now + REJECTED_TTL), None);
         assert_eq!(cache.get(&key("good"), now + REJECTED_TTL), Some(accepted("u")));
@@ -133,7 +133,7 @@ mod tests {
         let (mut cache, now) = (DecisionCache::new(TTL), Instant::now());
         cache.insert(key("good"), &accepted("u"), now);
         for n in 0..2 * REJECTED {
-            cache.insert(key(&format!("bad-{n}")), &Decision::Rejected, now);
+            cache.insert(key(&format!("bad-{n}")), &AccessDecision::Rejected, now);
         }
         assert_eq!((cache.len(), cache.rejected.values.len(), cache.rejected.order.len()), (1, REJECTED, REJECTED));
         assert_eq!(cache.get(&key("good"), now), Some(accepted("u")));

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::Principal;
-use super::cache::{Decision, DecisionCache, key};
+use super::cache::{AccessDecision, DecisionCache, key};
 use crate::AccessFigures;
 
 /// Maximum length of a token that is reviewed: those of service accounts have about 1 KiB.
@@ -112,12 +112,12 @@ impl TokenAuthenticator {
             }
         };
         match decision {
-            Decision::Accepted(principal) => Ok(principal),
-            Decision::Rejected => Err(TokenError::Rejected),
+            AccessDecision::Accepted(principal) => Ok(principal),
+            AccessDecision::Rejected => Err(TokenError::Rejected),
         }
     }
 
-    async fn review(&self, token: &Token) -> Result<Decision, TokenError> {
+    async fn review(&self, token: &Token) -> Result<AccessDecision, TokenError> {
         let reviewed = timeout(REQUEST_TIMEOUT, async {
             let permit = self.reviews.acquire().await;
             let reviewed = review_token(&self.connection, &token.0, &self.audiences).await;
@@ -132,9 +132,9 @@ impl TokenAuthenticator {
         self.record_outcome(reviewed.as_ref().err());
         match reviewed {
             Ok(TokenReview::Authenticated(ReviewedUser { name, groups, node })) => {
-                Ok(Decision::Accepted(Arc::new(Principal { user: name, groups, node })))
+                Ok(AccessDecision::Accepted(Arc::new(Principal { user: name, groups, node })))
             }
-            Ok(TokenReview::Rejected) => Ok(Decision::Rejected),
+            Ok(TokenReview::Rejected) => Ok(AccessDecision::Rejected),
             Err(why) => Err(TokenError::Unavailable(why)),
         }
     }

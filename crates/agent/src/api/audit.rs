@@ -3,7 +3,7 @@
 use policy::Direction;
 use serde::{Deserialize, Serialize};
 
-use super::drops::{Coverage, End};
+use super::drops::{Coverage, DropEnd};
 use super::query::{name, optional_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +44,8 @@ pub(crate) struct AuditedPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AuditedFlow {
     pub(crate) direction: Direction,
-    pub(crate) source: End,
-    pub(crate) destination: End,
+    pub(crate) source: DropEnd,
+    pub(crate) destination: DropEnd,
     /// As in a denial, or `many ports`.
     pub(crate) traffic: String,
     pub(crate) count: u64,
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn audit_reports_serialize_to_expected_json() {
-        let end = |address: &str| End {
+        let end = |address: &str| DropEnd {
             address: Some(address.parse().unwrap()),
             kind: EndKind::World,
             pod: None,

@@ -19,8 +19,8 @@ use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
 use super::status::AgentStatusReport;
 use super::{
-    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, FLOW_COVERAGE, FLOWS, IDENTITY, RULES, STATUS,
-    SUGGESTION, TableVerdict, VERIFY,
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, ExplainResponse, FLOW_COVERAGE, FLOWS, IDENTITY, RULES,
+    STATUS, SUGGESTION, TableVerdict, VERIFY,
 };
 use crate::run_dir::socket_path;
 
@@ -33,7 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unanswered {
+pub(crate) enum RequestError {
     #[error("cannot connect to the agent at {path}; check that the agent runs on this node and that you are root")]
     Unreachable { path: String, source: io::Error },
     /// The agent responded with this error message.
@@ -53,76 +53,76 @@ pub(crate) enum Unanswered {
     NotUnderstood(serde_json::Error),
 }
 
-pub(crate) async fn status(run_dir: &Path) -> Result<AgentStatusReport, Unanswered> {
+pub(crate) async fn status(run_dir: &Path) -> Result<AgentStatusReport, RequestError> {
     get(run_dir, STATUS).await
 }
 
 /// Requests health or readiness; the response is text.
-pub(crate) async fn probe(run_dir: &Path, route: &str) -> Result<String, Unanswered> {
-    Ok(String::from_utf8_lossy(&whole(ask(run_dir, route).await?).await?).into_owned())
+pub(crate) async fn probe(run_dir: &Path, route: &str) -> Result<String, RequestError> {
+    Ok(String::from_utf8_lossy(&whole(request(run_dir, route).await?).await?).into_owned())
 }
 
-pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, Unanswered> {
+pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, RequestError> {
     get(run_dir, VERIFY).await
 }
 
-pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explained>, Unanswered> {
+pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<ExplainResponse>, RequestError> {
     let ExplainQuery { source, destination, traffic } = query;
     let (source, destination, traffic) = (source.to_string(), destination.to_string(), traffic.to_string());
     let parameters = [("source", Some(&*source)), ("destination", Some(&destination)), ("traffic", Some(&traffic))];
     get(run_dir, &target(EXPLAIN, &parameters)).await
 }
 
-pub(crate) async fn identity(run_dir: &Path, query: &IdentityQuery) -> Result<IdentityReport, Unanswered> {
+pub(crate) async fn identity(run_dir: &Path, query: &IdentityQuery) -> Result<IdentityReport, RequestError> {
     let IdentityQuery { subject } = query;
     get(run_dir, &target(IDENTITY, &[("of", Some(&subject.to_string()))])).await
 }
 
-pub(crate) async fn audit(run_dir: &Path, query: &AuditQuery) -> Result<AuditReport, Unanswered> {
+pub(crate) async fn audit(run_dir: &Path, query: &AuditQuery) -> Result<AuditReport, RequestError> {
     let AuditQuery { namespace } = query;
     get(run_dir, &target(AUDIT, &[("namespace", namespace.as_deref())])).await
 }
 
-pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Result<SuggestionReport, Unanswered> {
+pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Result<SuggestionReport, RequestError> {
     let SuggestionQuery { namespace, pod, workload } = query;
     let parameters = [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
     get(run_dir, &target(SUGGESTION, &parameters)).await
 }
 
-pub(crate) async fn coverage(run_dir: &Path) -> Result<Coverage, Unanswered> {
+pub(crate) async fn coverage(run_dir: &Path) -> Result<Coverage, RequestError> {
     get(run_dir, COVERAGE).await
 }
 
-pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<ResponseLines, Unanswered> {
+pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<ResponseLines, RequestError> {
     let DropsQuery { follow, namespace, pod, verdict } = query;
     let parameters = [
         ("follow", follow.then_some("true")),
         ("namespace", namespace.as_deref()),
         ("pod", pod.as_deref()),
-        ("verdict", verdict.map(policy::Judgement::word)),
+        ("verdict", verdict.map(policy::Judgement::as_str)),
     ];
-    let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
+    let body = request(run_dir, &target(DROPS, &parameters)).await?.into_body();
     Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
 }
 
-pub(crate) async fn flow_coverage(run_dir: &Path) -> Result<FlowCoverage, Unanswered> {
+pub(crate) async fn flow_coverage(run_dir: &Path) -> Result<FlowCoverage, RequestError> {
     get(run_dir, FLOW_COVERAGE).await
 }
 
-pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<ResponseLines, Unanswered> {
+pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<ResponseLines, RequestError> {
     let follow = [("follow", query.follow.then_some("true"))];
     let given = query.given.iter().map(|(name, text)| (*name, Some(text.as_str())));
     let parameters: Vec<(&str, Option<&str>)> = follow.into_iter().chain(given).collect();
-    let body = ask(run_dir, &target(FLOWS, &parameters)).await?.into_body();
+    let body = request(run_dir, &target(FLOWS, &parameters)).await?.into_body();
     Ok(ResponseLines { body, unread: Vec::new(), follows: query.follow })
 }
 
-pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, Unanswered> {
+pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, RequestError> {
     let RulesQuery { family } = query;
-    let response = ask(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::word))])).await?;
+    let response = request(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::as_str))])).await?;
     let word = response.headers().get(KERNEL_HEADER).and_then(|value| value.to_str().ok());
     let matched = word.and_then(KernelMatch::from_word).ok_or_else(|| {
-        Unanswered::BrokeOff(format!(
+        RequestError::BrokeOff(format!(
             "its answer does not say in {KERNEL_HEADER} whether the kernel has the same rules"
         ))
     })?;
@@ -137,7 +137,7 @@ pub(crate) struct RulesText {
 
 impl RulesText {
     /// `None` at the end of the text.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Unanswered> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         loop {
             match in_time(self.body.frame()).await? {
                 // Frames without data are trailers.
@@ -145,7 +145,7 @@ impl RulesText {
                     Ok(part) => return Ok(Some(part)),
                     Err(_trailers) => {}
                 },
-                Some(Err(error)) => return Err(Unanswered::BrokeOff(error.to_string())),
+                Some(Err(error)) => return Err(RequestError::BrokeOff(error.to_string())),
                 None => return Ok(None),
             }
         }
@@ -165,14 +165,14 @@ pub(crate) struct ResponseLines {
 
 impl ResponseLines {
     /// `None` at the end of the response. With `follow`, the end of the response is an error.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Unanswered> {
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, RequestError> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
-                return serde_json::from_slice(&line).map(Some).map_err(Unanswered::NotUnderstood);
+                return serde_json::from_slice(&line).map(Some).map_err(RequestError::NotUnderstood);
             }
             if self.unread.len() > LARGEST_LINE_BYTES {
-                return Err(Unanswered::BrokeOff("a line of its response is too long".into()));
+                return Err(RequestError::BrokeOff("a line of its response is too long".into()));
             }
             let frame = match self.follows {
                 true => self.body.frame().await,
@@ -180,17 +180,17 @@ impl ResponseLines {
             };
             match frame {
                 Some(Ok(frame)) => self.unread.extend(frame.data_ref().into_iter().flatten()),
-                Some(Err(_)) if self.follows => return Err(Unanswered::Closed),
-                Some(Err(error)) => return Err(Unanswered::BrokeOff(error.to_string())),
-                None if self.follows => return Err(Unanswered::Closed),
+                Some(Err(_)) if self.follows => return Err(RequestError::Closed),
+                Some(Err(error)) => return Err(RequestError::BrokeOff(error.to_string())),
+                None if self.follows => return Err(RequestError::Closed),
                 None => return Ok(None),
             }
         }
     }
 }
 
-async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Unanswered> {
-    tokio::time::timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| Unanswered::TimedOut)
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, RequestError> {
+    tokio::time::timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| RequestError::TimedOut)
 }
 
 /// A route with its query string; parameters without a value are left out.
@@ -201,16 +201,16 @@ pub(crate) fn target(route: &str, parameters: &[(&str, Option<&str>)]) -> String
 }
 
 /// Requests a response and decodes it as a whole.
-pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, Unanswered> {
-    let body = whole(ask(run_dir, target).await?).await?;
-    serde_json::from_slice(&body).map_err(Unanswered::NotUnderstood)
+pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, RequestError> {
+    let body = whole(request(run_dir, target).await?).await?;
+    serde_json::from_slice(&body).map_err(RequestError::NotUnderstood)
 }
 
 /// Sends a request and returns the response, whose body is still to be read.
-pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incoming>, Unanswered> {
-    let broke_off = |e: &dyn std::fmt::Display| Unanswered::BrokeOff(e.to_string());
+pub(crate) async fn request(run_dir: &Path, target: &str) -> Result<Response<Incoming>, RequestError> {
+    let broke_off = |e: &dyn std::fmt::Display| RequestError::BrokeOff(e.to_string());
     let path = socket_path(run_dir);
-    let unreachable = |source| Unanswered::Unreachable { path: path.display().to_string(), source };
+    let unreachable = |source| RequestError::Unreachable { path: path.display().to_string(), source };
     let stream = UnixStream::connect(&path).await.map_err(unreachable)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broke_off(&e))?;
     // The task ends with the response. Errors of the connection are returned when the response is read.
@@ -223,15 +223,15 @@ pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incomin
         return Ok(response);
     }
     let body = whole(response).await?;
-    Err(Unanswered::Refused(match serde_json::from_slice::<ApiError>(&body) {
+    Err(RequestError::Refused(match serde_json::from_slice::<ApiError>(&body) {
         Ok(error) => error.error,
         Err(_) => format!("the agent answered {status}: {}", String::from_utf8_lossy(&body).trim_end()),
     }))
 }
 
-async fn whole(response: Response<Incoming>) -> Result<Bytes, Unanswered> {
+async fn whole(response: Response<Incoming>) -> Result<Bytes, RequestError> {
     let body = in_time(Limited::new(response.into_body(), LARGEST_ANSWER_BYTES).collect()).await?;
-    Ok(body.map_err(|e| Unanswered::BrokeOff(e.to_string()))?.to_bytes())
+    Ok(body.map_err(|e| RequestError::BrokeOff(e.to_string()))?.to_bytes())
 }
 
 /// RFC 3986, section 2: encodes everything except unreserved characters.

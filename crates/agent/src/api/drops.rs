@@ -32,8 +32,8 @@ pub(crate) struct NamedDrop {
     /// Direction of the policies that deny; null if the cause is not a policy.
     pub(crate) direction: Option<Direction>,
     /// The source in the original direction.
-    pub(crate) source: End,
-    pub(crate) destination: End,
+    pub(crate) source: DropEnd,
+    pub(crate) destination: DropEnd,
     /// Null if the frame has no address, or while the name of the cluster is unknown.
     #[serde(default)]
     pub(crate) source_identity: Option<EndIdentity>,
@@ -95,7 +95,7 @@ impl NamedDrop {
 
 /// An end of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct DropEnd {
     /// Address in the packet; null if it has none.
     pub(crate) address: Option<IpAddr>,
     pub(crate) kind: EndKind,
@@ -187,7 +187,7 @@ impl DropsQuery {
     }
 }
 
-impl End {
+impl DropEnd {
     /// The name of the end, without its address.
     pub(crate) fn named(&self) -> String {
         let (what, names) = match self.kind {
@@ -203,7 +203,7 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for DropEnd {
     /// The name, followed by the address in parentheses if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.named())?;
@@ -218,9 +218,9 @@ mod tests {
     use super::super::tests::golden;
     use super::*;
 
-    fn pod(name: &str, address: &str) -> End {
+    fn pod(name: &str, address: &str) -> DropEnd {
         let address = Some(address.parse().unwrap());
-        End {
+        DropEnd {
             address,
             kind: EndKind::Pod,
             pod: Some(name.into()),
@@ -309,18 +309,18 @@ mod tests {
 
     #[test]
     fn denial_end_kinds_match_golden_text_and_json() {
-        let end = |kind| End { kind, pod: None, ..pod("", "192.0.2.1") };
-        let far = End { node: None, ..end(EndKind::RemoteCluster) };
-        let named = End { cluster: Some("east".into()), set: Some("shop/api".into()), ..far.clone() };
-        let frame = End { address: None, node: None, ..end(EndKind::Unknown) };
+        let end = |kind| DropEnd { kind, pod: None, ..pod("", "192.0.2.1") };
+        let far = DropEnd { node: None, ..end(EndKind::RemoteCluster) };
+        let named = DropEnd { cluster: Some("east".into()), set: Some("shop/api".into()), ..far.clone() };
+        let frame = DropEnd { address: None, node: None, ..end(EndKind::Unknown) };
         let shown = [
             pod("shop/web", "10.1.0.1"),
             end(EndKind::Node),
-            End { cluster: Some("east".into()), ..far.clone() },
+            DropEnd { cluster: Some("east".into()), ..far.clone() },
             named.clone(),
-            End { node: None, ..end(EndKind::UnknownPod) },
-            End { pod: Some("shop/new".into()), ..end(EndKind::UnknownPod) },
-            End { node: None, ..end(EndKind::World) },
+            DropEnd { node: None, ..end(EndKind::UnknownPod) },
+            DropEnd { pod: Some("shop/new".into()), ..end(EndKind::UnknownPod) },
+            DropEnd { node: None, ..end(EndKind::World) },
             frame.clone(),
         ]
         .map(|end| end.to_string());

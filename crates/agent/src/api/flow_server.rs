@@ -132,7 +132,7 @@ impl FlowServer {
         route: &str,
         parameters: &[(&'static str, String)],
         waiting: (Duration, Option<&str>),
-    ) -> Result<Response, Unanswered> {
+    ) -> Result<Response, FlowServerError> {
         self.send(route, parameters, waiting, None).await
     }
 
@@ -143,8 +143,8 @@ impl FlowServer {
         parameters: &[(&'static str, String)],
         (read_timeout, last_event_id): (Duration, Option<&str>),
         body: Option<&str>,
-    ) -> Result<Response, Unanswered> {
-        let unreachable = |error: &dyn std::error::Error| Unanswered::Unreachable(self.failure(route, error));
+    ) -> Result<Response, FlowServerError> {
+        let unreachable = |error: &dyn std::error::Error| FlowServerError::Unreachable(self.failure(route, error));
         let parameters: Vec<(&str, Option<&str>)> =
             parameters.iter().map(|(field, text)| (*field, Some(text.as_str()))).collect();
         let url = self.url.join(&target(route, &parameters)).map_err(|error| unreachable(&error))?;
@@ -176,7 +176,7 @@ impl FlowServer {
             Ok(error) => error.error,
             Err(_) => format!("the aggregator answered {status}: {}", String::from_utf8_lossy(&body).trim_end()),
         };
-        Err(Unanswered::Refused { status, says })
+        Err(FlowServerError::Refused { status, says })
     }
 
     /// Reads a response line by line.
@@ -220,7 +220,7 @@ impl FlowServer {
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unanswered {
+pub(super) enum FlowServerError {
     /// The request may be retried.
     #[error("{0}")]
     Unreachable(String),

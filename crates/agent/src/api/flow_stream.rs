@@ -9,7 +9,7 @@ use flow::ClusterRecord;
 use pacing::Backoff;
 use serde::{Deserialize, Serialize};
 
-use super::flow_server::{FlowServer, Unanswered};
+use super::flow_server::{FlowServer, FlowServerError};
 
 /// Time without data after which the connection is broken. The aggregator sends a heartbeat every 15 s, so two were
 /// lost.
@@ -77,8 +77,8 @@ impl FlowServer {
                         }
                     }
                 }
-                Err(Unanswered::Refused { status, says }) if status.is_client_error() => {
-                    return Err(Unanswered::Refused { status, says }.into());
+                Err(FlowServerError::Refused { status, says }) if status.is_client_error() => {
+                    return Err(FlowServerError::Refused { status, says }.into());
                 }
                 Err(error) if last_event_id.is_none() => return Err(error.into()),
                 Err(error) => error.to_string(),

@@ -13,7 +13,7 @@ use super::query::parsed;
 
 /// The pod or address of an identity query.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub(crate) enum IdentitySubject {
     Pod(ObjectName),
     Address(IpAddr),
 }
@@ -23,22 +23,22 @@ pub(crate) enum Subject {
 #[error("invalid pod or address '{0}': expected NAMESPACE/NAME or an IP address")]
 pub(crate) struct NotASubject(String);
 
-impl FromStr for Subject {
+impl FromStr for IdentitySubject {
     type Err = NotASubject;
-    fn from_str(text: &str) -> Result<Subject, NotASubject> {
+    fn from_str(text: &str) -> Result<IdentitySubject, NotASubject> {
         match (text.parse(), text.parse()) {
-            (Ok(address), _) => Ok(Subject::Address(address)),
-            (Err(_), Ok(pod)) => Ok(Subject::Pod(pod)),
+            (Ok(address), _) => Ok(IdentitySubject::Address(address)),
+            (Err(_), Ok(pod)) => Ok(IdentitySubject::Pod(pod)),
             (Err(_), Err(_)) => Err(NotASubject(policy::plain(text))),
         }
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for IdentitySubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Pod(name) => name.fmt(f),
-            Subject::Address(address) => address.fmt(f),
+            IdentitySubject::Pod(name) => name.fmt(f),
+            IdentitySubject::Address(address) => address.fmt(f),
         }
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for Subject {
 #[serde(deny_unknown_fields)]
 pub(crate) struct IdentityQuery {
     #[serde(rename = "of", deserialize_with = "parsed")]
-    pub(crate) subject: Subject,
+    pub(crate) subject: IdentitySubject,
 }
 
 /// The identity of a pod or an address.

@@ -185,7 +185,7 @@ impl FlowServer {
             NamespaceChoice::AllBut(names) => ("excludeNamespace", names),
         };
         let mut parameters: Vec<(&'static str, String)> = names.iter().map(|name| (field, name.clone())).collect();
-        parameters.extend(directions.iter().map(|direction| ("direction", direction.word().to_owned())));
+        parameters.extend(directions.iter().map(|direction| ("direction", direction.as_str().to_owned())));
         parameters.push(("audit", audit.to_string()));
         parameters.push(("since", since.to_string()));
         self.read("/v1/suggestions", &parameters).await

@@ -23,7 +23,7 @@ pub(crate) struct RulesQuery {
 
 fn family<'de, D: Deserializer<'de>>(text: D) -> Result<Option<TableFamily>, D::Error> {
     let text = String::deserialize(text)?;
-    match TableFamily::ALL.into_iter().find(|family| family.word() == text) {
+    match TableFamily::ALL.into_iter().find(|family| family.as_str() == text) {
         Some(family) => Ok(Some(family)),
         None => Err(D::Error::custom(format_args!("invalid family '{text}': expected inet, bridge or netdev"))),
     }
@@ -47,7 +47,7 @@ impl KernelMatch {
         }
     }
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             KernelMatch::Equal => "equal",
             KernelMatch::Different => "different",
@@ -56,7 +56,7 @@ impl KernelMatch {
     }
 
     pub(crate) fn from_word(word: &str) -> Option<KernelMatch> {
-        [KernelMatch::Equal, KernelMatch::Different, KernelMatch::Unknown].into_iter().find(|m| m.word() == word)
+        [KernelMatch::Equal, KernelMatch::Different, KernelMatch::Unknown].into_iter().find(|m| m.as_str() == word)
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     fn kernel_match_round_trips_through_text() {
         for verdict in [TableVerdict::Equal, TableVerdict::Missing, TableVerdict::Unknown { reason: "x".into() }] {
             let matched = KernelMatch::of(&verdict);
-            assert_eq!(KernelMatch::from_word(matched.word()), Some(matched));
+            assert_eq!(KernelMatch::from_word(matched.as_str()), Some(matched));
         }
         assert_eq!(KernelMatch::from_word("other"), None);
     }

@@ -22,12 +22,12 @@ pub(crate) struct AgentStatusReport {
     pub(crate) source: ObjectSource,
     pub(crate) rules: Rules,
     /// Null before the first commit.
-    pub(crate) last_commit: Option<LastCommit>,
+    pub(crate) last_commit: Option<LastCommitReport>,
     pub(crate) commits: Commits,
     pub(crate) repairs: Repairs,
     pub(crate) policies: Policies,
     /// Problems in objects.
-    pub(crate) diagnostics: Vec<Diagnostic>,
+    pub(crate) diagnostics: Vec<DiagnosticReport>,
     pub(crate) pods: Pods,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
     pub(crate) unenforced: Vec<String>,
@@ -92,7 +92,7 @@ pub(crate) struct ObjectSource {
     pub(crate) pods: usize,
     pub(crate) network_policies: usize,
     /// Problems that may make the objects incomplete or stale.
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<ProblemReport>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub(crate) enum SourceKind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Problem {
+pub(crate) struct ProblemReport {
     /// `pods watch`, or `shop/web.yaml:12`.
     pub(crate) origin: String,
     pub(crate) message: String,
@@ -136,7 +136,7 @@ pub(crate) struct Rules {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct LastCommit {
+pub(crate) struct LastCommitReport {
     /// RFC 3339, in UTC, with milliseconds.
     pub(crate) time: String,
     pub(crate) seconds_ago: u64,
@@ -151,7 +151,7 @@ pub(crate) struct LastCommit {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Commits {
     /// Transactions that the kernel committed.
-    pub(crate) taken: u64,
+    pub(crate) committed: u64,
     pub(crate) refused: u64,
 }
 
@@ -179,7 +179,7 @@ pub(crate) struct Policies {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Diagnostic {
+pub(crate) struct DiagnosticReport {
     pub(crate) severity: Severity,
     /// `Namespace`, `Pod` or `NetworkPolicy`.
     pub(crate) kind: String,
@@ -279,7 +279,7 @@ mod tests {
                 namespaces: 3,
                 pods: 40,
                 network_policies: 5,
-                problems: vec![Problem { origin: "pods watch".into(), message: "no".into(), seconds: 9 }],
+                problems: vec![ProblemReport { origin: "pods watch".into(), message: "no".into(), seconds: 9 }],
             },
             rules: Rules {
                 table: "ringfence".into(),
@@ -291,16 +291,16 @@ mod tests {
                 programs: 6,
                 left_out: vec!["add element".into()],
             },
-            last_commit: Some(LastCommit {
+            last_commit: Some(LastCommitReport {
                 time: "2026-05-04T03:02:01.000Z".into(),
                 seconds_ago: 12,
                 micros: 1300,
                 operations: 2,
             }),
-            commits: Commits { taken: 41, refused: 1 },
+            commits: Commits { committed: 41, refused: 1 },
             repairs: Repairs { changed: 2, removed: 1, at_start: 0 },
             policies: Policies { enforced: 3, audit: 1, not_understood: 1 },
-            diagnostics: vec![Diagnostic {
+            diagnostics: vec![DiagnosticReport {
                 severity: Severity::Error,
                 kind: "NetworkPolicy".into(),
                 object: "shop/db".into(),
@@ -363,7 +363,7 @@ mod tests {
         golden(
             &full(),
             expect![[
-                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"portProblem":"no","features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"sourceCheckHook":"ingress","tunnelPorts":[4789,8472],"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"flows":{"since":"2026-05-04T02:02:01.000Z","keptSince":null,"started":10,"ended":7,"live":2,"lost":1,"untracked":0,"lostEvents":3,"reliable":true,"problems":["no"]},"remote":{"problem":"no","secondsWithout":5,"persistProblem":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"committed":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"portProblem":"no","features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"sourceCheckHook":"ingress","tunnelPorts":[4789,8472],"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"flows":{"since":"2026-05-04T02:02:01.000Z","keptSince":null,"started":10,"ended":7,"live":2,"lost":1,"untracked":0,"lostEvents":3,"reliable":true,"problems":["no"]},"remote":{"problem":"no","secondsWithout":5,"persistProblem":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
             ]],
         );
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
+use console::Switch;
 use console::log::LogArguments;
 use ipnet::IpNet;
 use nfnetlink::{Features, ProbeError};
@@ -194,12 +195,6 @@ pub(crate) enum TableOwner {
 pub(crate) enum UnknownPods {
     Allow,
     Deny,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    On,
-    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 
 use crate::api::flow_server::FlowServer;
 use crate::api::flows::FlowsQuery;
-use crate::flows::Naming;
-use crate::reports::Place;
+use crate::flows::NameInputs;
+use crate::reports::AddressContext;
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowNameArguments {
@@ -35,9 +35,9 @@ pub(crate) struct FlowNameArguments {
 }
 
 impl FlowNameArguments {
-    pub(crate) fn naming(&self, place: Place, identities: ClusterScheme) -> Naming {
+    pub(crate) fn naming(&self, place: AddressContext, identities: ClusterScheme) -> NameInputs {
         let namespaces = self.flow_service_namespace.iter().cloned().collect();
-        Naming::new(place, identities, namespaces, self.flow_label.clone())
+        NameInputs::new(place, identities, namespaces, self.flow_label.clone())
     }
 }
 
@@ -107,7 +107,7 @@ impl FlowsArguments {
     /// # Errors
     /// If the value of a flag cannot be parsed, or a field is repeated, which the agent does not support.
     pub(crate) fn query(&self) -> Result<FlowsQuery, FilterError> {
-        FlowsQuery::new(self.follow, self.given())
+        FlowsQuery::new(self.follow, self.parameters())
     }
 
     /// The filters of the flags, in which a field may appear several times.
@@ -115,7 +115,7 @@ impl FlowsArguments {
     /// # Errors
     /// If the value of a flag cannot be parsed.
     pub(crate) fn alternatives(&self) -> Result<Vec<(&'static str, String)>, FilterError> {
-        let (mut given, now) = (self.given(), Timestamp::now());
+        let (mut given, now) = (self.parameters(), Timestamp::now());
         FlowFilters::parse(given.iter().map(|(field, text)| (*field, text.as_str())), now)?;
         // All pages and reconnections use the same absolute times.
         for (_, text) in given.iter_mut().filter(|(field, _)| matches!(*field, "since" | "until")) {
@@ -126,7 +126,7 @@ impl FlowsArguments {
         Ok(given)
     }
 
-    fn given(&self) -> Vec<(&'static str, String)> {
+    fn parameters(&self) -> Vec<(&'static str, String)> {
         let given = [
             ("since", &self.since),
             ("until", &self.until),

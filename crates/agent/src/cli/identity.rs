@@ -7,7 +7,7 @@ use console::Output;
 use identity::{ClusterName, ClusterScheme, LabelFilter, LabelKeyPattern};
 
 use super::needs_manifests;
-use crate::api::identity::Subject;
+use crate::api::identity::IdentitySubject;
 
 /// The cluster name and the label filter of identities. The context provider has the same flags and needs the same values.
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ impl SchemeArguments {
 pub(crate) struct IdentityArguments {
     /// A pod as namespace/name, or an address.
     #[arg(value_name = "POD|IP")]
-    pub(crate) subject: Subject,
+    pub(crate) subject: IdentitySubject,
 
     /// Folder of manifests to compute the identity from. Default: query the running agent.
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]

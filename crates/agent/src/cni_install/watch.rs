@@ -3,19 +3,16 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use cluster::{BurstLimits, burst_end};
 use inotify::{EventStream, Inotify, WatchMask};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::rate_limit::{FREE, RateLimit, WINDOW};
 use super::{Attempt, Plugin, PluginEntry, install_entry};
 use crate::conflist::ConflistEntry;
 
 /// Debounce of file changes, which occur in bursts.
-const SETTLE: Duration = Duration::from_millis(10);
-
-/// Upper bound of the debounce, for a folder that changes all the time.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+const BURST: BurstLimits = BurstLimits { quiet: Duration::from_millis(10), longest: Duration::from_millis(200) };
 
 /// Resync interval, since inotify events may be lost by an overflow or unsupported by the file system.
 const RESCAN: Duration = Duration::from_secs(30);
@@ -28,7 +25,7 @@ const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
 const EVENT_BYTES: usize = 4096;
 
 /// The plugin's files to install and their destinations.
-pub(crate) struct Watched {
+pub(crate) struct InstalledFiles {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,
     pub(crate) plugin: Plugin,
@@ -39,7 +36,7 @@ pub(crate) struct Watched {
 /// returns.
 ///
 /// File errors are logged, and the attempt is retried.
-pub(crate) async fn watch(watched: Watched, kept: bool) {
+pub(crate) async fn watch(watched: InstalledFiles, kept: bool) {
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
         Err(e) => {
@@ -51,7 +48,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
     let mut reported = None;
     let mut installed = false;
     loop {
-        let is_watched = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
+        let is_watched = notices.as_mut().is_some_and(|notices| add_watches(notices, &watched));
         let outcome = attempt(&watched);
         match &outcome {
             Ok((_, Attempt { found: PluginEntry::Written(file), .. })) if installed => {
@@ -75,7 +72,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         }
         let rescan = if is_watched { RESCAN } else { RESCAN_UNWATCHED };
         tokio::select! {
-            () = burst_end(notices.as_mut()) => {}
+            _ = burst_end(notices.as_mut(), BURST) => {}
             () = sleep(rescan) => {}
         }
         let wait = rate_limit.wait(Instant::now());
@@ -92,13 +89,13 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
 }
 
 /// Installs the plugin, then the entry, since an entry without the plugin prevents every pod from starting.
-fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
+fn attempt(watched: &InstalledFiles) -> std::io::Result<(bool, Attempt)> {
     let copied = watched.plugin.copy_into(&watched.bin_dir)?;
     Ok((copied, install_entry(&watched.conf_dir, &watched.entry, &watched.plugin.cni_versions)?))
 }
 
 /// Logs an outcome if it differs from the previous one.
-fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, reported: &mut Option<String>) {
+fn report(watched: &InstalledFiles, outcome: &std::io::Result<(bool, Attempt)>, reported: &mut Option<String>) {
     let folder = watched.conf_dir.display();
     let (sentences, bad) = match outcome {
         Err(e) => (vec![format!("cannot install the plugin: {e}")], true),
@@ -129,20 +126,7 @@ fn report(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, reporte
 }
 
 /// Watches both folders; true if both exist. Adding an existing watch has no effect.
-fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
+fn add_watches(notices: &mut EventStream<Vec<u8>>, watched: &InstalledFiles) -> bool {
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::DELETE_SELF;
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
-}
-
-/// Waits for a change of a file and for the end of the burst of changes. Without inotify, never returns.
-async fn burst_end(notices: Option<&mut EventStream<Vec<u8>>>) {
-    let Some(notices) = notices else { return std::future::pending().await };
-    if !matches!(notices.next().await, Some(Ok(_))) {
-        // The caller's resync timer ends the wait.
-        return std::future::pending().await;
-    }
-    let deadline = Instant::now() + SETTLE_AT_MOST;
-    while Instant::now() < deadline
-        && let Ok(Some(Ok(_))) = timeout(SETTLE, notices.next()).await
-    {}
 }

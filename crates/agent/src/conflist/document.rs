@@ -15,7 +15,7 @@ pub(super) struct Document<'a> {
 }
 
 /// One plugin of a list.
-pub(super) struct Plugin {
+pub(super) struct ConflistPlugin {
     pub(super) kind: String,
     /// Span of its object in the text.
     pub(super) span: Range<usize>,
@@ -66,19 +66,19 @@ impl<'a> Document<'a> {
         serde_json::from_str(self.field(key)?.get()).ok()
     }
 
-    pub(super) fn plugins(&self) -> Result<Vec<Plugin>, Unusable> {
+    pub(super) fn plugins(&self) -> Result<Vec<ConflistPlugin>, Unusable> {
         let list = self.field("plugins").ok_or(Unusable::Odd("missing list 'plugins'"))?;
         let elements: Vec<&RawValue> =
             serde_json::from_str(list.get()).map_err(|_| Unusable::Odd("'plugins' is not a list"))?;
         elements.into_iter().map(|element| self.plugin(element)).collect()
     }
 
-    fn plugin(&self, element: &'a RawValue) -> Result<Plugin, Unusable> {
+    fn plugin(&self, element: &'a RawValue) -> Result<ConflistPlugin, Unusable> {
         let parsed = Document::parse(element.get()).map_err(|_| Unusable::Odd("a plugin is not an object"))?;
         let kind = parsed.text_field("type").ok_or(Unusable::Odd("a plugin without type"))?;
         let first_value = parsed.fields.first().map(|(_, value)| self.position(value));
         let start = self.position(element);
-        Ok(Plugin { kind, span: start..start + element.get().len(), first_value })
+        Ok(ConflistPlugin { kind, span: start..start + element.get().len(), first_value })
     }
 
     /// Raw values are slices of the text that they were parsed from.

@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{LogRecord, Logged, PacketHead, PacketLog, PacketLogError, TcpSegment};
+use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError, TcpSegment};
 use policy::PAUSED_SECONDS;
 use tokio::sync::mpsc;
 
 use super::answer::{DnsAnswer, answer};
-use super::stream::{LONGEST_IDLE, Segment, StreamKey, Streams};
+use super::stream::{LONGEST_IDLE, ResolverSegment, StreamKey, Streams};
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
 use crate::reconciler::Event;
@@ -58,8 +58,8 @@ impl AnswerReader {
                 self.clear_after_pause();
                 match logged {
                     Ok(None) => break,
-                    Ok(Some(Logged::Packet(packet))) => self.read(&packet, &mut answers),
-                    Ok(Some(Logged::Lost { messages })) => self.count_lost(messages.unwrap_or(0)),
+                    Ok(Some(LogEvent::Packet(packet))) => self.read(&packet, &mut answers),
+                    Ok(Some(LogEvent::Lost { messages })) => self.count_lost(messages.unwrap_or(0)),
                     Err(PacketLogError::Decode(error)) => {
                         self.count_lost(1);
                         tracing::debug!("cannot decode a copied DNS answer (NFLOG): {error}");
@@ -116,12 +116,12 @@ impl AnswerReader {
 }
 
 /// A segment and its connection; `None` for other packets.
-fn segment(packet: &LogRecord) -> Option<(StreamKey, Segment<'_>)> {
+fn segment(packet: &LogRecord) -> Option<(StreamKey, ResolverSegment<'_>)> {
     let head = packet.content?;
     let (from, to) = head.ports?;
     let TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole } =
         PacketHead::tcp_segment(packet.ether_type, &packet.bytes)?;
     let (pod, resolver) = (SocketAddr::new(head.destination, to), SocketAddr::new(head.source, from));
-    let segment = Segment { sequence, starts: syn && ack, ends: fin, resets: rst, payload, is_whole };
+    let segment = ResolverSegment { sequence, starts: syn && ack, ends: fin, resets: rst, payload, is_whole };
     Some((StreamKey { pod, resolver }, segment))
 }

@@ -37,7 +37,7 @@ pub struct StreamKey {
 
 /// A segment from a resolver to a pod.
 #[derive(Debug, Clone, Copy)]
-pub struct Segment<'a> {
+pub struct ResolverSegment<'a> {
     /// Sequence number of the first byte of the payload, or of the SYN before it.
     pub sequence: u32,
     /// SYN with ACK: it begins the connection.
@@ -91,7 +91,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    pub fn push(&mut self, key: StreamKey, segment: Segment<'_>, now: Instant) -> Assembly {
+    pub fn push(&mut self, key: StreamKey, segment: ResolverSegment<'_>, now: Instant) -> Assembly {
         let mut assembled = Assembly::default();
         if segment.resets {
             self.streams.remove(&key);
@@ -255,12 +255,12 @@ mod tests {
         StreamKey { pod, resolver: ([10, 0, 0, 2], 53).into() }
     }
 
-    fn data(sequence: u32, payload: &[u8]) -> Segment<'_> {
-        Segment { sequence, starts: false, ends: false, resets: false, payload, is_whole: true }
+    fn data(sequence: u32, payload: &[u8]) -> ResolverSegment<'_> {
+        ResolverSegment { sequence, starts: false, ends: false, resets: false, payload, is_whole: true }
     }
 
-    fn start(sequence: u32) -> Segment<'static> {
-        Segment { starts: true, ..data(sequence, &[]) }
+    fn start(sequence: u32) -> ResolverSegment<'static> {
+        ResolverSegment { starts: true, ..data(sequence, &[]) }
     }
 
     fn framed(messages: &[Vec<u8>]) -> Vec<u8> {
@@ -280,12 +280,12 @@ mod tests {
             connection
         }
 
-        fn push(&mut self, segment: Segment<'_>) -> Assembly {
+        fn push(&mut self, segment: ResolverSegment<'_>) -> Assembly {
             self.streams.push(key(1), segment, self.now)
         }
 
         /// The last message that the segment completes.
-        fn message(&mut self, segment: Segment<'_>) -> Option<Vec<u8>> {
+        fn message(&mut self, segment: ResolverSegment<'_>) -> Option<Vec<u8>> {
             self.push(segment).messages.pop()
         }
     }
@@ -325,11 +325,11 @@ mod tests {
         let bytes = framed(&[b"answer".to_vec()]);
         let missing = Some(IgnoreReason::StartMissing);
         let mut connection = Connection::new();
-        connection.push(Segment { ends: true, ..data(4, &bytes[4..]) });
+        connection.push(ResolverSegment { ends: true, ..data(4, &bytes[4..]) });
         assert_eq!(connection.message(data(0, &bytes[..4])).as_deref(), Some(&b"answer"[..]), "the end waits");
         assert_eq!(connection.push(data(8, &bytes)).ignored, missing);
         let mut connection = Connection::new();
-        connection.push(Segment { resets: true, ..data(0, &[]) });
+        connection.push(ResolverSegment { resets: true, ..data(0, &[]) });
         assert_eq!(connection.push(data(0, &bytes)).ignored, missing);
         let mut connection = Connection::new();
         connection.now += LONGEST_IDLE - Duration::from_millis(1);
@@ -348,7 +348,7 @@ mod tests {
         ] {
             let mut connection = Connection::new();
             let bytes = vec![0; length];
-            assert_eq!(connection.push(Segment { is_whole, ..data(sequence, &bytes) }).ignored, expected);
+            assert_eq!(connection.push(ResolverSegment { is_whole, ..data(sequence, &bytes) }).ignored, expected);
             let after = connection.push(data(0, &[0])).ignored;
             assert_eq!(after, expected.and(missing), "{length}");
         }
@@ -433,7 +433,7 @@ mod tests {
                 let [starts, ends, resets, is_whole] = [1, 2, 4, 8].map(|flag| flags & flag != 0);
                 let bytes = vec![fill; length];
                 let sequence = sequence % 100_000;
-                let segment = Segment { sequence, starts, ends, resets, payload: &bytes, is_whole };
+                let segment = ResolverSegment { sequence, starts, ends, resets, payload: &bytes, is_whole };
                 drop(streams.push(key(port), segment, now));
                 now += Duration::from_millis(u64::from(fill));
             }

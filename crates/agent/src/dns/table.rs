@@ -50,7 +50,7 @@ impl Lifetimes {
 
 /// Result of learning an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Learned {
+pub(crate) enum LearnOutcome {
     New,
     /// It was known, and expires no earlier than before.
     Known,
@@ -66,7 +66,7 @@ pub(crate) struct LearnedTable {
 }
 
 impl LearnedTable {
-    pub(crate) fn learn(&mut self, name: &Arc<str>, address: IpAddr, until: Instant, of: NameMatch) -> Learned {
+    pub(crate) fn learn(&mut self, name: &Arc<str>, address: IpAddr, until: Instant, of: NameMatch) -> LearnOutcome {
         if let Some(known) = self.names.get_mut(name).and_then(|addresses| addresses.get_mut(&address)) {
             let before = std::mem::replace(known, until.max(*known));
             let after = *known;
@@ -74,15 +74,15 @@ impl LearnedTable {
                 self.expiries.remove(&(before, name.clone(), address));
                 self.expiries.insert((after, name.clone(), address));
             }
-            return Learned::Known;
+            return LearnOutcome::Known;
         }
         let of_name = self.names.get(name).map_or(0, BTreeMap::len);
         if of_name >= MOST_ADDRESSES_OF_NAME || self.expiries.len() >= of.room() {
-            return Learned::NoRoom;
+            return LearnOutcome::NoRoom;
         }
         self.names.entry(name.clone()).or_default().insert(address, until);
         self.expiries.insert((until, name.clone(), address));
-        Learned::New
+        LearnOutcome::New
     }
 
     /// Removes the addresses that have expired by now, and returns them.
@@ -151,10 +151,10 @@ mod tests {
     fn repeated_answer_extends_and_never_shortens() {
         let (mut table, now, name) = (LearnedTable::default(), Instant::now(), Arc::from("a.b"));
         let at = |seconds| now + Duration::from_secs(seconds);
-        assert_eq!(table.learn(&name, address(1), at(60), InFull), Learned::New);
-        assert_eq!(table.learn(&name, address(1), at(30), InFull), Learned::Known);
+        assert_eq!(table.learn(&name, address(1), at(60), InFull), LearnOutcome::New);
+        assert_eq!(table.learn(&name, address(1), at(30), InFull), LearnOutcome::Known);
         assert_eq!(table.next_expiry(), Some(at(60)));
-        assert_eq!(table.learn(&name, address(1), at(90), InFull), Learned::Known);
+        assert_eq!(table.learn(&name, address(1), at(90), InFull), LearnOutcome::Known);
         assert_eq!((table.next_expiry(), table.addresses()), (Some(at(90)), 1));
         assert_eq!(table.expire(at(89)), []);
         assert_eq!(table.expire(at(90)), [(name, address(1))]);
@@ -167,7 +167,7 @@ mod tests {
         let mut learned = 0;
         for name in 0..100 {
             let name: Arc<str> = format!("n{name}.example.org").into();
-            let mut learn = |number, of| table.learn(&name, address(number), until, of) == Learned::New;
+            let mut learn = |number, of| table.learn(&name, address(number), until, of) == LearnOutcome::New;
             let new = (0..300).filter(|number| learn(*number, ByWildcard)).count();
             assert!(new <= MOST_ADDRESSES_OF_NAME);
             learned += new;
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!((learned, table.addresses()), (MOST_ADDRESSES_BELOW_WILDCARDS, MOST_ADDRESSES_BELOW_WILDCARDS));
         for name in 100..200 {
             let name: Arc<str> = format!("n{name}.example.org").into();
-            let mut learn = |number| table.learn(&name, address(number), until, InFull) == Learned::New;
+            let mut learn = |number| table.learn(&name, address(number), until, InFull) == LearnOutcome::New;
             learned += (0..300).filter(|number| learn(*number)).count();
         }
         assert_eq!((learned, table.addresses()), (MOST_ADDRESSES, MOST_ADDRESSES));

@@ -101,13 +101,13 @@ pub(super) fn gather(places: &CniPlaces, attachments: Result<AttachmentFiles, St
         multus: files_of_multus(places),
         plugin,
         plugin_state,
-        answer: ask(&socket),
+        answer: request_status(&socket),
         socket,
         attachments,
     }
 }
 
-fn ask(socket: &Path) -> Result<Response, String> {
+fn request_status(socket: &Path) -> Result<Response, String> {
     let connect = || -> io::Result<UnixStream> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(AGENT_TIMEOUT))?;

@@ -8,7 +8,7 @@ use nft::Name;
 use policy::TABLE_COMMENT;
 
 use crate::api::TableVerdict;
-use crate::api::client::{self, Unanswered};
+use crate::api::client::{self, RequestError};
 use crate::api::status::AgentStatusReport;
 
 use super::finding::{Check, Finding};
@@ -68,14 +68,14 @@ pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<Enforcement
         Ok(status) => Name::new(&status.table)?,
         Err(_) => table.clone(),
     };
-    let (table, generation) = match look(&table_name) {
+    let (table, generation) = match read_table(&table_name) {
         Ok((seen, generation)) => (Ok(seen), Some(generation)),
         Err(error) => (Err(error), None),
     };
     Ok(EnforcementFacts { agent, verdict, table_name: table_name.to_string(), table, generation })
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Result<T, String> {
+async fn in_time<T>(answer: impl Future<Output = Result<T, RequestError>>) -> Result<T, String> {
     match tokio::time::timeout(AGENT_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|e| format!("{:#}", anyhow::Error::new(e))),
         Err(_) => Err(format!("the agent did not answer within {} s", AGENT_TIMEOUT.as_secs())),
@@ -117,7 +117,7 @@ impl EnforcementFacts {
     }
 }
 
-fn look(table: &Name) -> Result<(Option<TableSeen>, u32), String> {
+fn read_table(table: &Name) -> Result<(Option<TableSeen>, u32), String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     let generation = kernel.generation().map_err(|e| e.to_string())?;
     let tables = kernel.tables().map_err(|e| e.to_string())?;

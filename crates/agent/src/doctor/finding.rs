@@ -18,7 +18,7 @@ pub enum FindingSeverity {
 }
 
 impl FindingSeverity {
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             FindingSeverity::Ok => "ok",
             FindingSeverity::Note => "note",

@@ -4,14 +4,14 @@ use super::finding::{Check, Finding};
 use super::kernel::TableFill;
 use super::sysctl::Sysctls;
 use crate::flows::GIVE_UP_AT as MOST_FILLED_PERCENT;
-use crate::flows::accounting::{EVENTS, Setting};
+use crate::flows::accounting::{ConntrackSetting, EVENTS};
 
 pub(super) fn findings(records_flows: bool, sysctls: &Sysctls, fill: Option<TableFill>) -> Vec<Finding> {
     if !records_flows {
         return vec![];
     }
-    let is_off = |setting: &Setting| sysctls.get(setting.path()) != Some(1);
-    let mut findings: Vec<Finding> = Setting::ALL.into_iter().filter(is_off).map(off).collect();
+    let is_off = |setting: &ConntrackSetting| sysctls.get(setting.path()) != Some(1);
+    let mut findings: Vec<Finding> = ConntrackSetting::ALL.into_iter().filter(is_off).map(off).collect();
     if sysctls.get(EVENTS) == Some(0) {
         let finding = "net.netfilter.nf_conntrack_events is 0, so flow records miss connections of less than 15 s";
         let advice = "run sysctl -w net.netfilter.nf_conntrack_events=2, and write it into /etc/sysctl.d";
@@ -29,10 +29,10 @@ pub(super) fn findings(records_flows: bool, sysctls: &Sysctls, fill: Option<Tabl
     findings
 }
 
-fn off(setting: Setting) -> Finding {
+fn off(setting: ConntrackSetting) -> Finding {
     let lack = match setting {
-        Setting::Counters => "flow records have no packets and bytes",
-        Setting::Timestamps => "flow records have no times at which connections began",
+        ConntrackSetting::Counters => "flow records have no packets and bytes",
+        ConntrackSetting::Timestamps => "flow records have no times at which connections began",
     };
     Finding::warning(
         Check::FlowRecords,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use nfnetlink::{Feature, Features, FlowCount, Kernel, Release};
+use nfnetlink::{Feature, Features, FlowCount, Kernel, KernelRelease};
 
 use super::finding::{Check, Finding};
 use super::sysctl::Sysctls;
@@ -88,7 +88,7 @@ pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
     findings.extend(facts.features.iter().flat_map(features));
     // If the features could not be tested, the kernel version decides.
     if let Some(Err(_)) = facts.features {
-        findings.extend(by_version(&Release::new(&facts.release)));
+        findings.extend(by_version(&KernelRelease::new(&facts.release)));
     }
     match &facts.conntrack {
         Ok(_) => {
@@ -169,7 +169,7 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
     missing.iter().map(lack).collect()
 }
 
-fn by_version(release: &Release) -> Option<Finding> {
+fn by_version(release: &KernelRelease) -> Option<Finding> {
     let missing = kernel_support::missing_by_version(release)?;
     Some(Finding::error(
         Check::KernelFeatures,

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::finding::{Check, Finding};
 use crate::transaction::Transaction;
-use packets::Arrived;
+use packets::PacketArrivals;
 use scratch::Scratch;
 
 /// Node name of the built-in cluster.
@@ -45,14 +45,14 @@ impl fmt::Display for TestedFamily {
 
 /// Result of a successful self-test: the rules enforced the policy in these address families.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed {
+pub struct SelfTestResult {
     pub families: BTreeSet<TestedFamily>,
     pub took: Duration,
 }
 
 /// Why the self-test did not pass.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum SelfTestError {
     /// The process is not permitted to create network namespaces.
     #[error("creating network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN")]
     NotPermitted,
@@ -80,28 +80,28 @@ pub fn ruleset() -> Ruleset {
 /// Commits the rules in a scratch namespace and sends packets through them. Only the rules of [`ruleset`] can pass.
 ///
 /// # Errors
-/// See [`Failed`].
-pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
+/// See [`SelfTestError`].
+pub fn run(rules: &Ruleset) -> Result<SelfTestResult, SelfTestError> {
     let started = Instant::now();
     let tested = std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().name("self-test".into()).spawn_scoped(scope, || test(rules));
         match worker.map(|worker| worker.join()) {
             Ok(Ok(tested)) => tested,
-            Ok(Err(_)) => Err(Failed::CouldNotRun("the self-test panicked; please report this".into())),
-            Err(error) => Err(Failed::CouldNotRun(format!("cannot start a thread: {error}"))),
+            Ok(Err(_)) => Err(SelfTestError::CouldNotRun("the self-test panicked; please report this".into())),
+            Err(error) => Err(SelfTestError::CouldNotRun(format!("cannot start a thread: {error}"))),
         }
     });
-    Ok(Passed { families: tested?, took: started.elapsed() })
+    Ok(SelfTestResult { families: tested?, took: started.elapsed() })
 }
 
 /// Changes the network namespace of the calling thread, which must therefore be a separate one.
-fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
+fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, SelfTestError> {
     let scratch = Scratch::build()?;
     let mut probes = Vec::new();
     for family in scratch.families() {
         let sockets = scratch.open_sockets(*family)?;
         sockets.control().map_err(|error| {
-            Failed::CouldNotRun(format!(
+            SelfTestError::CouldNotRun(format!(
                 "packets do not pass the scratch namespaces ({family}) even without rules: {error}"
             ))
         })?;
@@ -111,22 +111,22 @@ fn test(rules: &Ruleset) -> Result<BTreeSet<TestedFamily>, Failed> {
     commit(rules)?;
     for sockets in &probes {
         let family = sockets.family();
-        match sockets.verdict().map_err(|e| Failed::CouldNotRun(e.to_string()))? {
-            Arrived { denied: true, .. } => return Err(Failed::Leaked(family)),
-            Arrived { allowed: false, .. } => return Err(Failed::Withheld(family)),
-            Arrived { denied: false, allowed: true } => {}
+        match sockets.verdict().map_err(|e| SelfTestError::CouldNotRun(e.to_string()))? {
+            PacketArrivals { denied: true, .. } => return Err(SelfTestError::Leaked(family)),
+            PacketArrivals { allowed: false, .. } => return Err(SelfTestError::Withheld(family)),
+            PacketArrivals { denied: false, allowed: true } => {}
         }
     }
     Ok(probes.iter().map(packets::ProbeSockets::family).collect())
 }
 
 /// Commits in the namespace of the calling thread, which no other process uses.
-fn commit(rules: &Ruleset) -> Result<(), Failed> {
-    let refused = |error: &dyn fmt::Display| Failed::Refused(error.to_string());
+fn commit(rules: &Ruleset) -> Result<(), SelfTestError> {
+    let refused = |error: &dyn fmt::Display| SelfTestError::Refused(error.to_string());
     let mut kernel = Kernel::open().map_err(|e| refused(&e))?;
     let generation = kernel.generation().map_err(|e| refused(&e))?;
     let invalid = |parts: Vec<InvalidPart>| {
-        Failed::Refused(parts.iter().map(InvalidPart::to_string).collect::<Vec<String>>().join("; "))
+        SelfTestError::Refused(parts.iter().map(InvalidPart::to_string).collect::<Vec<String>>().join("; "))
     };
     let rules = ValidatedRuleset::new(rules.clone()).map_err(invalid)?;
     Transaction::creating(&rules).commit(&mut kernel, generation).map_err(|e| refused(&e))?;
@@ -135,7 +135,7 @@ fn commit(rules: &Ruleset) -> Result<(), Failed> {
 
 /// An isolated pod on the scratch node, and two pods on other nodes, one of them allowed.
 fn cluster() -> ClusterState {
-    let pod = |name: &str, node: &str, place: &scratch::Place| {
+    let pod = |name: &str, node: &str, place: &scratch::PodAddresses| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "self-test", "labels": {"app": name}},
@@ -171,9 +171,9 @@ fn cluster() -> ClusterState {
     state
 }
 
-pub(crate) fn finding(result: &Result<Passed, Failed>) -> Finding {
+pub(crate) fn finding(result: &Result<SelfTestResult, SelfTestError>) -> Finding {
     match result {
-        Ok(Passed { families, took }) => {
+        Ok(SelfTestResult { families, took }) => {
             let families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
             Finding::ok(
                 Check::SelfTest,
@@ -183,21 +183,23 @@ pub(crate) fn finding(result: &Result<Passed, Failed>) -> Finding {
                 ),
             )
         }
-        Err(error @ Failed::NotPermitted) => Finding::note(
+        Err(error @ SelfTestError::NotPermitted) => Finding::note(
             Check::SelfTest,
             format!("the self-test did not run: {error}"),
             "run ringfence doctor as root on the node to test the rules with real packets",
         ),
-        Err(Failed::CouldNotRun(reason)) => Finding::warning(
+        Err(SelfTestError::CouldNotRun(reason)) => Finding::warning(
             Check::SelfTest,
             format!("the self-test could not run: {reason}"),
             "run ringfence doctor as root on the node, outside of a container",
         ),
-        Err(error @ (Failed::Refused(_) | Failed::Leaked(_) | Failed::Withheld(_))) => Finding::error(
-            Check::SelfTest,
-            format!("the self-test failed: {error}"),
-            "do not rely on policies on this kernel; report this with its release",
-        ),
+        Err(error @ (SelfTestError::Refused(_) | SelfTestError::Leaked(_) | SelfTestError::Withheld(_))) => {
+            Finding::error(
+                Check::SelfTest,
+                format!("the self-test failed: {error}"),
+                "do not rely on policies on this kernel; report this with its release",
+            )
+        }
     }
 }
 
@@ -214,16 +216,18 @@ mod tests {
 
     #[test]
     fn self_test_error_requires_wrong_rules() {
-        let passed =
-            Passed { families: [TestedFamily::Ipv6, TestedFamily::Ipv4].into(), took: Duration::from_millis(42) };
+        let passed = SelfTestResult {
+            families: [TestedFamily::Ipv6, TestedFamily::Ipv4].into(),
+            took: Duration::from_millis(42),
+        };
         assert!(finding(&Ok(passed.clone())).finding.ends_with("IPv4 and IPv6, in 42 ms"));
         let results = [
             (Ok(passed), FindingSeverity::Ok),
-            (Err(Failed::NotPermitted), FindingSeverity::Note),
-            (Err(Failed::CouldNotRun("x".into())), FindingSeverity::Warning),
-            (Err(Failed::Refused("x".into())), FindingSeverity::Error),
-            (Err(Failed::Leaked(TestedFamily::Ipv4)), FindingSeverity::Error),
-            (Err(Failed::Withheld(TestedFamily::Ipv6)), FindingSeverity::Error),
+            (Err(SelfTestError::NotPermitted), FindingSeverity::Note),
+            (Err(SelfTestError::CouldNotRun("x".into())), FindingSeverity::Warning),
+            (Err(SelfTestError::Refused("x".into())), FindingSeverity::Error),
+            (Err(SelfTestError::Leaked(TestedFamily::Ipv4)), FindingSeverity::Error),
+            (Err(SelfTestError::Withheld(TestedFamily::Ipv6)), FindingSeverity::Error),
         ];
         for (result, severity) in results {
             assert_eq!((finding(&result).id, finding(&result).severity), (Check::SelfTest, severity), "{result:?}");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cni::AttachmentRecord;
 
 use super::finding::{Check, Finding, list};
-use crate::redirecting::redirecting_interfaces;
+use crate::tc_redirects::redirecting_interfaces;
 
 /// Interfaces with an ingress qdisc, in the network namespace of the calling thread.
 pub(super) fn gather() -> Result<BTreeSet<String>, String> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfnetlink::{CommitError, Observed, clear_marks};
+use nfnetlink::{CommitError, TableSnapshot, clear_marks};
 use nft::{InvalidPart, Operation};
 use policy::{FORWARD_CHAIN, Generation, Translation, Translator, changes_intervals};
 
@@ -91,7 +91,7 @@ impl Enforcer {
         let (mut races, mut rounds) = (0, 0);
         while races < MOST_RACES && rounds < MOST_ROUNDS {
             let observed = tables::read(&mut self.kernel, &self.name)?;
-            self.metrics.comparisons.inc();
+            self.metrics.resyncs.inc();
             let adopted = self.adopted_generation(observed.policy.as_ref())?;
             self.generation = adopted.generation;
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
@@ -190,7 +190,7 @@ impl Enforcer {
     /// The generation of the kernel's policy table. If that is unknown, all approvals are cleared, so that none is mistaken
     /// for one of a later generation. So are those of other generations unless this process committed the table: another
     /// program may have restored an earlier one (`nft -f` of a listing), whose next generations have been used.
-    fn adopted_generation(&self, observed: Option<&Observed>) -> Result<Adopted, Trouble> {
+    fn adopted_generation(&self, observed: Option<&TableSnapshot>) -> Result<Adopted, Trouble> {
         let mark = observed.and_then(|o| o.accepted_mark(FORWARD_CHAIN, self.generation.mask()));
         let (generation, may_have_approved) = match mark.and_then(|mark| self.generation.at_mark(mark)) {
             Some(generation) if generation == self.generation && self.left.is_some() => (generation, false),

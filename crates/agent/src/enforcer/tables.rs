@@ -1,7 +1,7 @@
 //! The tables of the agent, which are committed together: family `inet` has the policies, family `netdev` exists if
 //! interfaces of pods are known, and family `bridge` if pods are on a bridge.
 
-use nfnetlink::{Kernel, Observed};
+use nfnetlink::{Kernel, TableSnapshot};
 use nft::{InvalidPart, Name, Ruleset, Table, ValidatedRuleset};
 use policy::{Generation, Layout, TABLE_COMMENT, Translation};
 
@@ -80,9 +80,9 @@ impl Tables {
 
 /// The tables as read from the kernel.
 pub(super) struct KernelTables {
-    pub(super) policy: Option<Observed>,
-    pub(super) bridge: Option<Observed>,
-    pub(super) edge: Option<Observed>,
+    pub(super) policy: Option<TableSnapshot>,
+    pub(super) bridge: Option<TableSnapshot>,
+    pub(super) edge: Option<TableSnapshot>,
 }
 
 impl KernelTables {
@@ -127,7 +127,7 @@ pub(super) fn read(kernel: &mut Kernel, name: &Name) -> Result<KernelTables, Tro
     Ok(KernelTables { policy, bridge: read_one(kernel, &bridge)?, edge: read_one(kernel, &edge)? })
 }
 
-fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trouble> {
+fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<TableSnapshot>, Trouble> {
     let observed = kernel.read(table).map_err(|e| Trouble::Unreadable(e.to_string()))?;
     let Some(observed) = observed else { return Ok(None) };
     if observed.comment() != Some(TABLE_COMMENT) {

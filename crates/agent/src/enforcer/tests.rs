@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::DerefMut;
 use std::process::Command;
 
-use nfnetlink::{Committed, Refusal};
+use nfnetlink::{CommitReceipt, Refusal};
 use nft::{Invalid, Operation, ValidatedRuleset};
 use pacing::Backoff;
 use policy::{Change, EdgeHook, Kind, lower};
@@ -79,14 +79,14 @@ fn translator(enforcer: &TestEnforcer, state: &ClusterState) -> Translator {
     translator
 }
 
-fn enforce(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Enforced, Trouble> {
+fn enforce(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<EnforceResult, Trouble> {
     let mut translator = translator(enforcer, state);
     let enforced = enforcer.enforce(&mut translator);
     enforcer.layout = translator.layout().clone();
     enforced
 }
 
-fn verify(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
+fn verify(enforcer: &mut TestEnforcer, state: &ClusterState) -> Result<Option<EnforceResult>, Trouble> {
     let mut translator = translator(enforcer, state);
     enforcer.verify(&mut translator)
 }
@@ -109,7 +109,7 @@ fn commit_unless(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     match refusals.is_empty() {
         true => kernel.commit(operations, generation),
         false => Err(CommitError::Refused { refusals, more: 0 }),
@@ -122,7 +122,7 @@ fn refusing(
     operations: &[Operation],
     generation: u32,
     faults: fn(&Operation) -> Vec<Operation>,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let refusal =
         |operation| Refusal { operation: Some(operation), errno: 12, reason: "Cannot allocate memory".into() };
     let refusals: Vec<Refusal> = operations.iter().flat_map(faults).map(refusal).collect();
@@ -134,7 +134,7 @@ fn refuses_an_element(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     refusing(kernel, operations, generation, |operation| match operation {
         Operation::AddElements { table, name, set, elements } if name.as_str() == WEB => {
             let one = |(key, element): &(nft::Key, nft::Element)| Operation::AddElements {
@@ -150,7 +150,11 @@ fn refuses_an_element(
 }
 
 /// Refuses the isolation of a pod.
-fn refuses_isolation(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
+fn refuses_isolation(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<CommitReceipt, CommitError> {
     refusing(kernel, operations, generation, |operation| match operation {
         Operation::AddElements { name, .. } if name.as_str() == "ingress4" => vec![operation.clone()],
         _ => vec![],
@@ -372,7 +376,7 @@ fn invalid_isolation_keeps_previous_rules() {
 }
 
 /// A kernel whose size limit is below a transaction with the elements of the large set.
-fn limits_size(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
+fn limits_size(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<CommitReceipt, CommitError> {
     match operations.iter().map(Operation::weight).sum::<usize>() > 300 {
         true => Err(CommitError::TooBig),
         false => kernel.commit(operations, generation),

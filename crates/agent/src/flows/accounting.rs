@@ -24,41 +24,41 @@ pub(crate) const EVENTS: &str = "net/netfilter/nf_conntrack_events";
 const ON: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Setting {
+pub(crate) enum ConntrackSetting {
     #[serde(rename = "nf_conntrack_acct")]
     Counters,
     #[serde(rename = "nf_conntrack_timestamp")]
     Timestamps,
 }
 
-impl Setting {
-    pub(crate) const ALL: [Setting; 2] = [Setting::Counters, Setting::Timestamps];
+impl ConntrackSetting {
+    pub(crate) const ALL: [ConntrackSetting; 2] = [ConntrackSetting::Counters, ConntrackSetting::Timestamps];
 
     /// Path below `/proc/sys`. The kernel shows the network namespace of the thread that reads or writes.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Setting::Counters => "net/netfilter/nf_conntrack_acct",
-            Setting::Timestamps => "net/netfilter/nf_conntrack_timestamp",
+            ConntrackSetting::Counters => "net/netfilter/nf_conntrack_acct",
+            ConntrackSetting::Timestamps => "net/netfilter/nf_conntrack_timestamp",
         }
     }
 }
 
 /// The name for `sysctl`.
-impl fmt::Display for Setting {
+impl fmt::Display for ConntrackSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Setting::Counters => "net.netfilter.nf_conntrack_acct",
-            Setting::Timestamps => "net.netfilter.nf_conntrack_timestamp",
+            ConntrackSetting::Counters => "net.netfilter.nf_conntrack_acct",
+            ConntrackSetting::Timestamps => "net.netfilter.nf_conntrack_timestamp",
         })
     }
 }
 
 /// The values before the agent set them to [`ON`], without settings that it did not change.
-type FormerValues = BTreeMap<Setting, u32>;
+type FormerValues = BTreeMap<ConntrackSetting, u32>;
 
 /// The settings in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Accounting {
+pub(crate) struct ConntrackSettings {
     /// `/` except in tests.
     root: PathBuf,
     run_dir: PathBuf,
@@ -76,9 +76,9 @@ pub(crate) enum AccountingError {
     Restore(Vec<String>),
 }
 
-impl Accounting {
-    pub(crate) fn of_node(run_dir: &Path) -> Accounting {
-        Accounting { root: "/".into(), run_dir: run_dir.to_owned() }
+impl ConntrackSettings {
+    pub(crate) fn of_node(run_dir: &Path) -> ConntrackSettings {
+        ConntrackSettings { root: "/".into(), run_dir: run_dir.to_owned() }
     }
 
     /// Switches both settings on. Returns why volumes and times of connections are unknown, with advice: a sentence for
@@ -88,24 +88,24 @@ impl Accounting {
             Ok(former) => former,
             Err(error) => return self.missing(&error),
         };
-        let off = Setting::ALL.into_iter().filter_map(|setting| self.enable_one(setting, &mut former).err());
+        let off = ConntrackSetting::ALL.into_iter().filter_map(|setting| self.enable_one(setting, &mut former).err());
         off.chain(self.unannounced()).collect()
     }
 
     /// Whether entries have timestamps of their creation.
     pub(crate) fn has_times(&self) -> bool {
-        matches!(self.value(Setting::Timestamps), Ok(ON))
+        matches!(self.value(ConntrackSetting::Timestamps), Ok(ON))
     }
 
     /// The settings that are off.
-    pub(crate) fn off(&self) -> Vec<Setting> {
-        Setting::ALL.into_iter().filter(|setting| !matches!(self.value(*setting), Ok(ON))).collect()
+    pub(crate) fn off(&self) -> Vec<ConntrackSetting> {
+        ConntrackSetting::ALL.into_iter().filter(|setting| !matches!(self.value(*setting), Ok(ON))).collect()
     }
 
-    /// Switches settings on again that another program has switched off since [`Accounting::enable`], if the agent had
+    /// Switches settings on again that another program has switched off since [`ConntrackSettings::enable`], if the agent had
     /// switched them on. Returns a sentence for each setting that was on at the start and is off, and one if the kernel
     /// sends no end events of connections.
-    pub(crate) fn renew(&self, off_at_start: &[Setting]) -> Vec<String> {
+    pub(crate) fn renew(&self, off_at_start: &[ConntrackSetting]) -> Vec<String> {
         // Without the file of former values the agent has changed no setting, and `advice` has a sentence for each.
         let ours = self.former().unwrap_or_default();
         let mut problems = Vec::new();
@@ -139,7 +139,7 @@ impl Accounting {
         off.chain(self.unannounced()).collect()
     }
 
-    fn enable_one(&self, setting: Setting, former: &mut FormerValues) -> Result<(), String> {
+    fn enable_one(&self, setting: ConntrackSetting, former: &mut FormerValues) -> Result<(), String> {
         let value = match self.value(setting) {
             Ok(ON) => return Ok(()),
             Ok(value) => value,
@@ -230,23 +230,23 @@ impl Accounting {
         write().map_err(|error| AccountingError::Write { path: path.clone(), error })
     }
 
-    fn setting_path(&self, setting: Setting) -> PathBuf {
+    fn setting_path(&self, setting: ConntrackSetting) -> PathBuf {
         self.root.join("proc/sys").join(setting.path())
     }
 
-    fn value(&self, setting: Setting) -> io::Result<u32> {
+    fn value(&self, setting: ConntrackSetting) -> io::Result<u32> {
         let text = std::fs::read_to_string(self.setting_path(setting))?;
         text.trim().parse().map_err(|_| io::Error::other(format!("expected a number, got '{}'", text.trim())))
     }
 
-    fn set(&self, setting: Setting, value: u32) -> io::Result<()> {
+    fn set(&self, setting: ConntrackSetting, value: u32) -> io::Result<()> {
         // The file is not created: except in tests the kernel provides it.
         let mut file = File::options().write(true).open(self.setting_path(setting))?;
         file.write_all(format!("{value}\n").as_bytes())
     }
 }
 
-fn advice(setting: Setting, why: &str) -> String {
+fn advice(setting: ConntrackSetting, why: &str) -> String {
     format!("{setting} is off and cannot be set ({why}): run sysctl -w {setting}={ON} on the node")
 }
 

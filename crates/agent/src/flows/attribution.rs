@@ -16,8 +16,8 @@ use policy::{Cause, Direction, Generation, Layout, explain_side};
 use super::feed::DeniedPackets;
 use super::replica::Replica;
 use crate::reports::traffic_of;
-pub(crate) use ends::Naming;
-use ends::{NamedEnd, Role};
+pub(crate) use ends::NameInputs;
+use ends::{EndRole, NamedEnd};
 use traces::{denied_by, of_side};
 
 /// Maximum number of cached subjects, for further connections between the same ends. One has about a kilobyte.
@@ -28,7 +28,7 @@ const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 /// Attributes connections to ends and rules, as of one state of the cluster.
 pub(crate) struct Attribution {
-    naming: Naming,
+    naming: NameInputs,
     /// Decodes generations from connection marks.
     layout: Layout,
     /// Subjects of connections; `None` if neither end is a pod of this node.
@@ -45,12 +45,12 @@ struct CacheKey {
     answering: (IpAddr, Option<u16>),
     protocol: u8,
     icmp_type: Option<u8>,
-    judging: Judging,
+    judging: ApprovalState,
 }
 
 /// Which policies decided about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Judging {
+struct ApprovalState {
     /// `None` if no policy has approved it.
     generation: Option<u32>,
     /// Whether the replica had the state under which the connection began.
@@ -58,7 +58,7 @@ struct Judging {
 }
 
 impl Attribution {
-    pub(crate) fn new(naming: Naming, layout: Layout) -> Attribution {
+    pub(crate) fn new(naming: NameInputs, layout: Layout) -> Attribution {
         Attribution { naming, layout, cached: HashMap::new(), version: (0, 0) }
     }
 
@@ -92,7 +92,7 @@ impl Attribution {
         let judging = |replica: &Replica| {
             let generation = if is_judged_again { replica.generation() } else { marked };
             let is_known = generation.map_or(is_recent, |generation| replica.generation() == Some(generation));
-            Judging { generation, is_known }
+            ApprovalState { generation, is_known }
         };
         let subject = self.subject(replica, connection, judging(replica))?;
         // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
@@ -102,7 +102,7 @@ impl Attribution {
         Some(subject)
     }
 
-    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: Judging) -> Option<Arc<Subject>> {
+    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: ApprovalState) -> Option<Arc<Subject>> {
         if self.version != replica.version() || self.cached.len() >= MOST_CACHED {
             self.cached.clear();
             self.version = replica.version();
@@ -124,14 +124,20 @@ impl Attribution {
         subject
     }
 
-    fn passed(&mut self, replica: &Replica, asked: &Tuple, reply: &Tuple, judging: Judging) -> Option<Arc<Subject>> {
-        self.naming.follow(replica);
+    fn passed(
+        &mut self,
+        replica: &Replica,
+        asked: &Tuple,
+        reply: &Tuple,
+        judging: ApprovalState,
+    ) -> Option<Arc<Subject>> {
+        self.naming.update(replica);
         let (from, to) = (asked.source, reply.source);
         let port = reply.source_port;
         let service = self.service(replica, asked.destination, asked.destination_port, asked.protocol);
         let of_api_service = service.as_ref().is_some_and(is_api_service);
-        let source = self.naming.end(replica, from, Role::Source);
-        let destination = self.naming.end(replica, to, Role::Destination { of_api_service });
+        let source = self.naming.end(replica, from, EndRole::Source);
+        let destination = self.naming.end(replica, to, EndRole::Destination { of_api_service });
         if !source.is_local && !destination.is_local {
             return None;
         }
@@ -170,13 +176,13 @@ impl Attribution {
 
     /// The subject of denied packets; `None` if neither end is a pod of this node.
     pub(crate) fn of_denied(&mut self, replica: &Replica, packets: &DeniedPackets) -> Option<Subject> {
-        self.naming.follow(replica);
+        self.naming.update(replica);
         let flow = packets.flow;
-        let source = self.naming.end(replica, flow.source, Role::Source);
+        let source = self.naming.end(replica, flow.source, EndRole::Source);
         let service =
             packets.first.asked.and_then(|(address, port)| self.service(replica, address, port, flow.protocol));
         let of_api_service = service.as_ref().is_some_and(is_api_service);
-        let destination = self.naming.end(replica, flow.destination, Role::Destination { of_api_service });
+        let destination = self.naming.end(replica, flow.destination, EndRole::Destination { of_api_service });
         // If the addresses may be forged, the drop event names the pod of the interface.
         let source = self.naming.corrected(replica, source, &packets.source);
         let destination = self.naming.corrected(replica, destination, &packets.destination);
@@ -198,7 +204,7 @@ impl Attribution {
         let (egress, ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
         let drop_cause = match packets.cause {
             Cause::Egress | Cause::Ingress => None,
-            cause => Some(Arc::from(cause.word())),
+            cause => Some(Arc::from(cause.as_str())),
         };
         let key = FlowKey {
             source: source.endpoint,

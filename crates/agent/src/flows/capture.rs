@@ -19,13 +19,13 @@ use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, T
 use policy::Layout;
 use tokio::sync::mpsc;
 
-use super::accounting::{Accounting, Setting};
-use super::attribution::{Attribution, Naming};
-use super::backlog::{Backlog, Reported};
-use super::feed::{DeniedPackets, Message};
+use super::accounting::{ConntrackSetting, ConntrackSettings};
+use super::attribution::{Attribution, NameInputs};
+use super::feed::{DeniedPackets, FeedMessage};
 use super::offload::OffloadedVolume;
+use super::pending_connections::{Backlog, FirstReport};
 use super::replica::Replica;
-use super::schedule::{Schedule, begin_of_window};
+use super::schedule::{CaptureSchedule, begin_of_window};
 use super::services::ServiceUpdate;
 use super::store::{Core, FlowStore};
 
@@ -34,7 +34,7 @@ const RECEIVE_BUFFER: usize = 32 << 20;
 
 /// Polling interval of events. A thread that blocks on each event would be woken in the path of a packet, which costs
 /// that packet more than all rules (docs/performance.md). A commit is announced within this time.
-const READ_EVERY: Duration = Duration::from_millis(20);
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Further reads while the update of a commit is awaited, half a second: the event loop sends it just after the commit,
 /// but may be slow on busy processors.
@@ -67,34 +67,34 @@ const TAKE_UP_AT: u64 = 50;
 const LOGGED_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 pub(crate) struct CaptureSettings {
-    pub(crate) naming: Naming,
+    pub(crate) naming: NameInputs,
     /// Decodes generations from connection marks.
     pub(crate) layout: Layout,
-    pub(crate) accounting: Accounting,
+    pub(crate) accounting: ConntrackSettings,
     /// Why volumes may be unknown (connection tracking without accounting).
     pub(crate) problems: Vec<String>,
 }
 
 pub(crate) struct Capture {
     store: Arc<FlowStore>,
-    messages: Receiver<Message>,
+    messages: Receiver<FeedMessage>,
     services: mpsc::Receiver<ServiceUpdate>,
     attribution: Attribution,
     replica: Replica,
     backlog: Backlog,
     /// Denied packets, each with the number of earlier updates that were sent to the replica.
     denials: VecDeque<(u64, Box<DeniedPackets>)>,
-    accounting: Accounting,
+    accounting: ConntrackSettings,
     offloaded: OffloadedVolume,
     standing_problems: Vec<String>,
-    off_at_start: Vec<Setting>,
+    off_at_start: Vec<ConntrackSetting>,
     /// Conntrack sysctls that other programs have changed.
     changed_settings: Vec<String>,
     /// Why Services may be missing.
     service_problems: Vec<String>,
     /// When the listener was opened: older connections have unobserved volume.
     opened: Option<Timestamp>,
-    schedule: Schedule,
+    schedule: CaptureSchedule,
     /// The socket is new, or events were lost: a listing must recover their content.
     relist: bool,
     /// Messages that the full socket had dropped at the last reading.
@@ -107,7 +107,7 @@ pub(crate) struct Capture {
 
 /// Why the thread ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum CaptureEnd {
     /// The event loop has ended.
     Stopped,
     /// The agent ends, and all windows are closed.
@@ -117,7 +117,7 @@ enum End {
 impl Capture {
     pub(crate) fn new(
         store: Arc<FlowStore>,
-        messages: Receiver<Message>,
+        messages: Receiver<FeedMessage>,
         services: mpsc::Receiver<ServiceUpdate>,
         settings: CaptureSettings,
     ) -> Capture {
@@ -138,7 +138,7 @@ impl Capture {
             standing_problems: problems,
             service_problems: vec![],
             opened: None,
-            schedule: Schedule::beginning_at(Timestamp::now()),
+            schedule: CaptureSchedule::beginning_at(Timestamp::now()),
             relist: false,
             dropped_messages: 0,
             is_drained: false,
@@ -152,7 +152,7 @@ impl Capture {
         // Nothing can be named before the first state is in force.
         while self.replica.generation().is_none() {
             let Ok(message) = self.messages.recv() else { return };
-            self.take(message);
+            self.handle_message(message);
             self.replica.advance_until_waiting(0);
         }
         let mut monitor = None;
@@ -167,9 +167,9 @@ impl Capture {
                     Err(error) => self.report(&format!("cannot receive conntrack events: {error}")),
                 }
             }
-            match self.turn(&mut monitor) {
+            match self.step(&mut monitor) {
                 Ok(()) => {}
-                Err(End::Stopped | End::Finished) => return,
+                Err(CaptureEnd::Stopped | CaptureEnd::Finished) => return,
             }
         }
     }
@@ -193,8 +193,8 @@ impl Capture {
     }
 
     /// One iteration: reads messages and events, and lists connections and closes windows when due.
-    fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
-        self.take_messages()?;
+    fn step(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), CaptureEnd> {
+        self.receive_messages()?;
         let begin = Timestamp::now();
         // A clock that was set back would make all connections look older than the listener.
         self.opened = self.opened.map(|opened| opened.min(begin));
@@ -214,8 +214,8 @@ impl Capture {
         self.add(events, received);
         // The update of a commit is sent just after it, so a connection may arrive first.
         for _ in 0..MOST_READS_AWAITING_UPDATE {
-            std::thread::sleep(READ_EVERY);
-            self.take_messages()?;
+            std::thread::sleep(READ_INTERVAL);
+            self.receive_messages()?;
             if !self.awaits_update(received) {
                 break;
             }
@@ -238,7 +238,7 @@ impl Capture {
         let now = Timestamp::now();
         if is_last {
             store.close_last(&mut core, now);
-            return Err(End::Finished);
+            return Err(CaptureEnd::Finished);
         }
         if self.schedule.is_listed(now) && self.schedule.is_close_due(now) {
             store.close(&mut core, now);
@@ -254,7 +254,7 @@ impl Capture {
             .any(|generation| !self.replica.knows_generation(generation))
     }
 
-    fn take_messages(&mut self) -> Result<(), End> {
+    fn receive_messages(&mut self) -> Result<(), CaptureEnd> {
         while let Ok(update) = self.services.try_recv() {
             match update {
                 ServiceUpdate::Changes(changes) => {
@@ -273,19 +273,19 @@ impl Capture {
         }
         loop {
             match self.messages.try_recv() {
-                Ok(message) => self.take(message),
+                Ok(message) => self.handle_message(message),
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(End::Stopped),
+                Err(TryRecvError::Disconnected) => return Err(CaptureEnd::Stopped),
             }
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn handle_message(&mut self, message: FeedMessage) {
         match message {
-            Message::Update(update) => self.replica.enqueue(*update),
+            FeedMessage::Update(update) => self.replica.enqueue(*update),
             // Nothing can be named before the first state is in force.
-            Message::Denied(packets) if self.replica.announced() == 0 => self.store.drop_denials(packets.count),
-            Message::Denied(packets) => self.denials.push_back((self.replica.announced(), packets)),
+            FeedMessage::Denied(packets) if self.replica.announced() == 0 => self.store.drop_denials(packets.count),
+            FeedMessage::Denied(packets) => self.denials.push_back((self.replica.announced(), packets)),
         }
     }
 
@@ -331,11 +331,11 @@ impl Capture {
     fn add(&mut self, events: Vec<FlowEvent>, received: Timestamp) {
         for event in events {
             self.backlog.push(match event {
-                FlowEvent::New(flow) => Reported::Open {
+                FlowEvent::New(flow) => FirstReport::Open {
                     at: flow.started_ns.and_then(timestamp).unwrap_or(received),
                     connection: connection(&flow, &mut self.offloaded),
                 },
-                FlowEvent::Destroyed(flow) => Reported::Ended {
+                FlowEvent::Destroyed(flow) => FirstReport::Ended {
                     at: flow.stopped_ns.and_then(timestamp).unwrap_or(received),
                     connection: connection(&flow, &mut self.offloaded),
                 },
@@ -351,13 +351,13 @@ impl Capture {
             for reported in part {
                 let began = reported.began();
                 match reported {
-                    Reported::Open { connection, at: _ } => {
+                    FirstReport::Open { connection, at: _ } => {
                         if let Some(subject) = self.attribution.of_connection(&mut self.replica, connection, began) {
                             let Core { tracker, windows, .. } = &mut *core;
                             tracker.begin(connection, subject, None, began, windows);
                         }
                     }
-                    Reported::Ended { connection, at } => self.end(&mut core, connection, *at),
+                    FirstReport::Ended { connection, at } => self.end(&mut core, connection, *at),
                 }
             }
         }
@@ -452,7 +452,7 @@ impl Capture {
                 continue;
             }
             if listed.started.is_some_and(|began| Some(began) >= self.opened) {
-                self.backlog.push(Reported::Open { connection: listed, at: now });
+                self.backlog.push(FirstReport::Open { connection: listed, at: now });
                 continue;
             }
             // Packets from before this process listened were not observed, or were reported by an earlier process.

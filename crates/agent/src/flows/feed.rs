@@ -13,8 +13,8 @@ use policy::remote::RemoteChange;
 use policy::{Attachment, AttachmentId, Cause, Change, ClusterRuleName, ClusterState, Direction};
 
 use super::store::FlowStore;
-use crate::api::drops::{End, NamedDrop};
-use crate::reports::{FirstPacket, Flow};
+use crate::api::drops::{DropEnd, NamedDrop};
+use crate::reports::{FirstPacket, PacketFlow};
 
 /// Capacity of the queue: some seconds of a busy node.
 const MESSAGES_QUEUED: usize = 1024;
@@ -47,7 +47,7 @@ pub(crate) enum Progress {
 
 /// An enforced state.
 #[derive(Debug)]
-pub(crate) struct Update {
+pub(crate) struct EnforcedState {
     pub(crate) progress: Progress,
     /// Generation of its approvals.
     pub(crate) generation: u32,
@@ -59,9 +59,9 @@ pub(crate) struct Update {
 /// Denied packets of one flow, as in a drop event.
 #[derive(Debug)]
 pub(crate) struct DeniedPackets {
-    pub(crate) source: End,
-    pub(crate) destination: End,
-    pub(crate) flow: Flow,
+    pub(crate) source: DropEnd,
+    pub(crate) destination: DropEnd,
+    pub(crate) flow: PacketFlow,
     pub(crate) first: FirstPacket,
     pub(crate) cause: Cause,
     pub(crate) direction: Option<Direction>,
@@ -82,7 +82,7 @@ pub(crate) struct DenyingPolicies {
 }
 
 impl DeniedPackets {
-    pub(crate) fn new(denial: &NamedDrop, flow: Flow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
+    pub(crate) fn new(denial: &NamedDrop, flow: PacketFlow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
         DeniedPackets {
             source: denial.source.clone(),
             destination: denial.destination.clone(),
@@ -102,14 +102,14 @@ impl DeniedPackets {
 }
 
 #[derive(Debug)]
-pub(crate) enum Message {
-    Update(Box<Update>),
+pub(crate) enum FeedMessage {
+    Update(Box<EnforcedState>),
     Denied(Box<DeniedPackets>),
 }
 
 /// The sending end of the queue.
 pub(crate) struct FlowFeed {
-    sender: SyncSender<Message>,
+    sender: SyncSender<FeedMessage>,
     mutations: Vec<Mutation>,
     /// The thread needs the whole state: at the start, and after changes were dropped.
     whole: bool,
@@ -125,7 +125,7 @@ pub(crate) struct FlowFeed {
     store: Arc<FlowStore>,
 }
 
-pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<Message>) {
+pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<FeedMessage>) {
     let (sender, receiver) = sync_channel(MESSAGES_QUEUED);
     let feed = FlowFeed {
         sender,
@@ -180,10 +180,10 @@ impl FlowFeed {
             false => Progress::Mutations(std::mem::take(&mut self.mutations)),
         };
         let after = self.after.take().unwrap_or_else(Timestamp::now);
-        let update = Update { progress, generation, before: self.before.take().unwrap_or(after), after };
-        match self.sender.try_send(Message::Update(Box::new(update))) {
+        let update = EnforcedState { progress, generation, before: self.before.take().unwrap_or(after), after };
+        match self.sender.try_send(FeedMessage::Update(Box::new(update))) {
             Ok(()) => (self.whole, self.generation) = (false, Some(generation)),
-            Err(TrySendError::Full(Message::Update(update))) => {
+            Err(TrySendError::Full(FeedMessage::Update(update))) => {
                 (self.before, self.after) = (Some(update.before), Some(update.after));
                 match update.progress {
                     Progress::State(_) => self.whole_not_before = Some(Instant::now() + WHOLE_STATES_APART),
@@ -191,7 +191,7 @@ impl FlowFeed {
                 }
             }
             // The thread has ended.
-            Err(TrySendError::Full(Message::Denied(_)) | TrySendError::Disconnected(_)) => {
+            Err(TrySendError::Full(FeedMessage::Denied(_)) | TrySendError::Disconnected(_)) => {
                 (self.whole, self.has_ended) = (true, true);
             }
         }
@@ -199,7 +199,7 @@ impl FlowFeed {
 
     pub(crate) fn denied(&mut self, packets: DeniedPackets) {
         let count = packets.count;
-        if self.sender.try_send(Message::Denied(Box::new(packets))).is_err() {
+        if self.sender.try_send(FeedMessage::Denied(Box::new(packets))).is_err() {
             self.store.drop_denials(count);
         }
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use cluster::{ServiceKind, ServiceObject};
 use jiff::Timestamp;
-use policy::{Change, ClusterState, Kind, Object, Tracked};
+use policy::{Change, ClusterState, Kind, Object, SourceObject};
 
-use super::feed::{Mutation, Progress, Update};
+use super::feed::{EnforcedState, Mutation, Progress};
 use super::services::ServiceDirectory;
 
 /// Maximum number of changes that wait for earlier connections. Beyond it the oldest change is applied early.
@@ -42,7 +42,7 @@ pub(crate) struct Replica {
 
 /// A change that is applied once all earlier connections are attributed.
 enum ScheduledChange {
-    Commit(Update),
+    Commit(EnforcedState),
     /// Changes of Services, and when this process received them.
     Services(Vec<Change<ServiceObject>>, Timestamp),
 }
@@ -105,7 +105,7 @@ impl Replica {
     }
 
     /// Adds an update, which is applied later.
-    pub(crate) fn enqueue(&mut self, update: Update) {
+    pub(crate) fn enqueue(&mut self, update: EnforcedState) {
         self.insert(ScheduledChange::Commit(update));
     }
 
@@ -197,8 +197,8 @@ impl Replica {
         self.revision += 1;
     }
 
-    fn apply_update(&mut self, update: Update) {
-        let Update { progress, generation, before, after: _ } = update;
+    fn apply_update(&mut self, update: EnforcedState) {
+        let EnforcedState { progress, generation, before, after: _ } = update;
         self.since = self.since.or(Some(before));
         let mut nodes_changed = false;
         match progress {
@@ -254,7 +254,7 @@ fn concerns_nodes(mutation: &Mutation) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cluster::Watched as _;
+    use cluster::Watchable as _;
     use policy::{Interner, ObjectName, lower};
     use serde_json::json;
 
@@ -264,10 +264,10 @@ mod tests {
         Timestamp::from_millisecond(milliseconds).unwrap()
     }
 
-    fn update(name: &str, generation: u32, before: i64, after: i64) -> Update {
+    fn update(name: &str, generation: u32, before: i64, after: i64) -> EnforcedState {
         let object = lower(Kind::Namespace, &json!({"metadata": {"name": name}})).unwrap();
         let progress = Progress::Mutations(vec![Mutation::Object(Change::Set(object))]);
-        Update { progress, generation, before: at(before), after: at(after) }
+        EnforcedState { progress, generation, before: at(before), after: at(after) }
     }
 
     fn names(replica: &Replica) -> Vec<String> {
@@ -354,7 +354,7 @@ mod tests {
             });
             lower(Kind::Node, &object).unwrap()
         };
-        let mutations = |changes: Vec<Change>| Update {
+        let mutations = |changes: Vec<Change>| EnforcedState {
             progress: Progress::Mutations(changes.into_iter().map(Mutation::Object).collect()),
             generation: 1,
             before: at(0),

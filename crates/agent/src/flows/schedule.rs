@@ -17,15 +17,15 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_FACTOR: u32 = 10;
 
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(super) struct CaptureSchedule {
     next_listing: Timestamp,
     next_close: Timestamp,
     not_listed_before: Instant,
 }
 
-impl Schedule {
-    pub(super) fn beginning_at(now: Timestamp) -> Schedule {
-        Schedule {
+impl CaptureSchedule {
+    pub(super) fn beginning_at(now: Timestamp) -> CaptureSchedule {
+        CaptureSchedule {
             next_listing: end_of_window(now) + LISTED_AFTER_END,
             next_close: end_of_window(now) + CLOSED_AFTER_END,
             not_listed_before: Instant::now(),
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn windows_are_listed_and_then_closed() {
-        let mut schedule = Schedule::beginning_at(at(14_999));
+        let mut schedule = CaptureSchedule::beginning_at(at(14_999));
         assert!(!schedule.is_listing_due(at(15_099)) && schedule.is_listing_due(at(15_100)));
         assert!(!schedule.is_listing_due(at(15_101)) && !schedule.is_close_due(at(15_499)));
         assert!(schedule.is_close_due(at(15_500)) && !schedule.is_close_due(at(30_499)));
@@ -98,14 +98,14 @@ mod tests {
 
     #[test]
     fn schedule_follows_a_clock_set_back() {
-        let mut schedule = Schedule::beginning_at(at(1_000_000));
+        let mut schedule = CaptureSchedule::beginning_at(at(1_000_000));
         assert!(schedule.is_listing_due(at(500_000)) && !schedule.is_listing_due(at(500_000)));
         assert!(schedule.is_listing_due(at(510_100)));
     }
 
     #[test]
     fn listings_leave_nine_tenths_of_the_time() {
-        let mut schedule = Schedule::beginning_at(at(0));
+        let mut schedule = CaptureSchedule::beginning_at(at(0));
         assert!(schedule.allows_listing());
         schedule.listed(Duration::from_secs(60));
         assert!(!schedule.allows_listing());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cluster::{AddressSource, ApiClient, EndpointSlice, FolderError, Problem, Service, SourceEvent};
 use cluster::{ServiceKind, ServiceObject, TimedChange};
-use policy::{Change, ObjectName, Protocol, Tracked};
+use policy::{Change, ObjectName, Protocol, SourceObject};
 use tokio::sync::mpsc;
 
 /// Maximum number of Services with one address that a lookup visits. Cluster addresses are unique, and a few Services

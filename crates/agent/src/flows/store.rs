@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ::delivery::{DeliveryFigures, DeliveryView};
-use flow::{FlowFilter, FlowRecord, Ledger, RecordBatch, Ring, Tracker, Windows};
+use flow::{ConnectionLedger, FlowFilter, FlowRecord, RecordBatch, Ring, Tracker, Windows};
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
@@ -86,7 +86,7 @@ pub(crate) struct Health {
 /// A consistent snapshot of the figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowFigures {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: ConnectionLedger,
     pub(crate) health: Health,
     /// Time since which every record is kept; `None` without records.
     pub(crate) kept_since: Option<Timestamp>,
@@ -113,7 +113,7 @@ pub(crate) struct FollowedFlows {
 }
 
 /// A line for a reader.
-pub(crate) enum FlowLine {
+pub(crate) enum FlowItem {
     Record(Arc<FlowRecord>),
     /// Number of records that were skipped, since the reader was too slow.
     Lost(u64),
@@ -280,16 +280,16 @@ impl FlowStore {
 
 impl FollowedFlows {
     /// The next line; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<FlowLine> {
+    pub(crate) async fn next(&mut self) -> Option<FlowItem> {
         if let Some(record) = self.past.pop_front() {
-            return Some(FlowLine::Record(record));
+            return Some(FlowItem::Record(record));
         }
         let coming = self.coming.as_mut()?;
         loop {
             match coming.recv().await {
-                Ok(record) if self.filter.admits(&record) => return Some(FlowLine::Record(record)),
+                Ok(record) if self.filter.admits(&record) => return Some(FlowItem::Record(record)),
                 Ok(_) => {}
-                Err(RecvError::Lagged(lost)) => return Some(FlowLine::Lost(lost)),
+                Err(RecvError::Lagged(lost)) => return Some(FlowItem::Lost(lost)),
                 Err(RecvError::Closed) => return None,
             }
         }
@@ -362,11 +362,11 @@ mod tests {
         };
         close(2);
         // The queue holds the records of a whole window.
-        let Some(FlowLine::Lost(lost)) = follower.next().await else { panic!("records were lost") };
+        let Some(FlowItem::Lost(lost)) = follower.next().await else { panic!("records were lost") };
         assert_eq!(lost, MOST_RECORDS as u64);
         let second = at(15);
         for _ in 0..MOST_RECORDS {
-            let Some(FlowLine::Record(record)) = follower.next().await else { panic!("a record") };
+            let Some(FlowItem::Record(record)) = follower.next().await else { panic!("a record") };
             assert_eq!(record.window, second);
         }
     }

@@ -12,7 +12,7 @@ use flow::{EndSample, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 
 use super::{Sources, ValidQuery, refuse};
-use crate::api::Explained;
+use crate::api::ExplainResponse;
 use crate::api::flows::{FlowCoverage, FlowLine, FlowsQuery, SeenFlows};
 use crate::api::query::NoParameters;
 use crate::flows::{self, FlowFigures, FlowStore, FollowedFlows, traffic};
@@ -31,8 +31,8 @@ pub(super) async fn flows(State(sources): State<Sources>, ValidQuery(query): Val
     };
     let lines = futures::stream::unfold(followed, async |mut followed: FollowedFlows| {
         let line = match followed.next().await? {
-            flows::FlowLine::Record(record) => FlowLine::Record(Box::new(FlowRecord::clone(&record))),
-            flows::FlowLine::Lost(lost) => FlowLine::Lost { lost },
+            flows::FlowItem::Record(record) => FlowLine::Record(Box::new(FlowRecord::clone(&record))),
+            flows::FlowItem::Lost(lost) => FlowLine::Lost { lost },
         };
         let text = serde_json::to_string(&line).map(|text| text + "\n");
         Some((text, followed))
@@ -70,7 +70,7 @@ pub(super) fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
 }
 
 /// Adds the observed flows to their explanations.
-pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
+pub(super) fn add_seen(explanations: &mut [ExplainResponse], store: &FlowStore) {
     let now = Timestamp::now();
     let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
     let records: Vec<_> = records.present().collect();
@@ -95,12 +95,12 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
         let mut last: Option<&Timestamp> = None;
         for record in &records {
             match listing(record, source, destination, &explanation.traffic) {
-                Listing::Both => {}
-                Listing::Perhaps => {
+                AddressCoverage::Both => {}
+                AddressCoverage::Perhaps => {
                     seen.complete = false;
                     continue;
                 }
-                Listing::No => continue,
+                AddressCoverage::No => continue,
             }
             if Some(record.window) == newest {
                 seen.live += record.connections.live;
@@ -118,31 +118,31 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
 }
 
 /// Whether a record lists both addresses of a flow.
-enum Listing {
+enum AddressCoverage {
     Both,
     /// It may include the flow: its lists are truncated, or it aggregates many ports.
     Perhaps,
     No,
 }
 
-fn listing(record: &FlowRecord, source: IpAddr, destination: IpAddr, asked: &str) -> Listing {
+fn listing(record: &FlowRecord, source: IpAddr, destination: IpAddr, asked: &str) -> AddressCoverage {
     let FlowRecord { key, sources, destinations, .. } = record;
     let of_end = |sample: &EndSample, address| match sample.addresses.contains(&address) {
-        true => Listing::Both,
-        false if sample.truncated => Listing::Perhaps,
-        false => Listing::No,
+        true => AddressCoverage::Both,
+        false if sample.truncated => AddressCoverage::Perhaps,
+        false => AddressCoverage::No,
     };
     let ends = match (of_end(sources, source), of_end(destinations, destination)) {
-        (Listing::No, _) | (_, Listing::No) => return Listing::No,
-        (Listing::Both, Listing::Both) => Listing::Both,
-        (_, _) => Listing::Perhaps,
+        (AddressCoverage::No, _) | (_, AddressCoverage::No) => return AddressCoverage::No,
+        (AddressCoverage::Both, AddressCoverage::Both) => AddressCoverage::Both,
+        (_, _) => AddressCoverage::Perhaps,
     };
     let recorded = traffic(key);
     if recorded == asked {
         return ends;
     }
     let is_summed_up = key.port.is_none() && asked.strip_suffix(&*recorded).is_some_and(|port| port.ends_with('/'));
-    if is_summed_up { Listing::Perhaps } else { Listing::No }
+    if is_summed_up { AddressCoverage::Perhaps } else { AddressCoverage::No }
 }
 
 fn plus(sum: Option<Volume>, more: Option<Volume>) -> Option<Volume> {

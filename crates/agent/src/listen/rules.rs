@@ -29,7 +29,7 @@ pub(super) async fn rules(State(sources): State<Sources>, ValidQuery(query): Val
         Ok((CommittedRules { node, notes, snapshot }, verdict)) => {
             let text = std::iter::once(head(&node, &verdict, &notes)).chain(snapshot.into_text_parts());
             let body = Body::from_stream(stream::iter(text.map(Ok::<String, Infallible>)));
-            let matched = KernelMatch::of(&verdict).word();
+            let matched = KernelMatch::of(&verdict).as_str();
             ([(CONTENT_TYPE.as_str(), "text/plain; charset=utf-8"), (KERNEL_HEADER, matched)], body).into_response()
         }
         Err(refusal) => refusal,

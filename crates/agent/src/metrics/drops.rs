@@ -28,7 +28,7 @@ const MOST_READINGS: usize = 120;
 /// Totals since the agent started, by cause. They are monotonic: when a kernel counter restarts, as with a new table,
 /// its reader adds the earlier total.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct DropTotals {
     pub(crate) denied: u64,
     pub(crate) would_deny: u64,
 }
@@ -42,7 +42,7 @@ pub(crate) struct DropFigures {
     events: EventFigures,
     rules: RuleFigures,
     /// The first reading is zero, at the start of the agent.
-    readings: Mutex<VecDeque<(Instant, Reading)>>,
+    readings: Mutex<VecDeque<(Instant, DropTotals)>>,
 }
 
 impl DropFigures {
@@ -54,7 +54,7 @@ impl DropFigures {
             unnamed: Gauge::default(),
             events: EventFigures::register(registry),
             rules: RuleFigures::register(registry),
-            readings: Mutex::new([(Instant::now(), Reading::default())].into()),
+            readings: Mutex::new([(Instant::now(), DropTotals::default())].into()),
         };
         let packets = || Unit::Other("packets".into());
         registry.register_with_unit("denied", "Denied packets", packets(), figures.denied.clone());
@@ -78,7 +78,7 @@ impl DropFigures {
         match (judgement, cause.direction()) {
             (Judgement::Denied, _) => raise(&self.denied.get_or_create(&labels::denied(cause)), total),
             (Judgement::WouldDeny, Some(direction)) => {
-                raise(&self.would_deny.get_or_create(&[("direction", direction.word())]), total);
+                raise(&self.would_deny.get_or_create(&[("direction", direction.as_str())]), total);
             }
             (Judgement::WouldDeny, None) => {}
         }
@@ -133,10 +133,10 @@ impl DropFigures {
         })
     }
 
-    fn sums(&self) -> Reading {
+    fn sums(&self) -> DropTotals {
         let denied = Cause::ALL.map(|cause| self.denied.get_or_create(&labels::denied(cause)).get());
-        let would_deny = Direction::BOTH.map(|d| self.would_deny.get_or_create(&[("direction", d.word())]).get());
-        Reading { denied: denied.iter().sum(), would_deny: would_deny.iter().sum() }
+        let would_deny = Direction::BOTH.map(|d| self.would_deny.get_or_create(&[("direction", d.as_str())]).get());
+        DropTotals { denied: denied.iter().sum(), would_deny: would_deny.iter().sum() }
     }
 }
 

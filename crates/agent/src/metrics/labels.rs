@@ -8,7 +8,7 @@ use crate::status::Counts;
 
 /// Kinds of watched objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watched {
+pub(crate) enum WatchedKind {
     Namespace,
     Pod,
     NetworkPolicy,
@@ -22,59 +22,59 @@ pub(crate) enum Watched {
     DomainName,
 }
 
-impl Watched {
-    pub(crate) const ALL: [Watched; 8] = [
-        Watched::Namespace,
-        Watched::Pod,
-        Watched::NetworkPolicy,
-        Watched::Node,
-        Watched::ClusterNetworkPolicy,
-        Watched::Attachment,
-        Watched::RemoteSet,
-        Watched::DomainName,
+impl WatchedKind {
+    pub(crate) const ALL: [WatchedKind; 8] = [
+        WatchedKind::Namespace,
+        WatchedKind::Pod,
+        WatchedKind::NetworkPolicy,
+        WatchedKind::Node,
+        WatchedKind::ClusterNetworkPolicy,
+        WatchedKind::Attachment,
+        WatchedKind::RemoteSet,
+        WatchedKind::DomainName,
     ];
 
-    pub(crate) fn of(change: &Change) -> Watched {
+    pub(crate) fn of(change: &Change) -> WatchedKind {
         let kind = match change {
             Change::Set(object) => object.kind(),
             Change::Remove(kind, _) | Change::Replace(kind, _) => *kind,
         };
         match kind {
-            Kind::Namespace => Watched::Namespace,
-            Kind::Pod => Watched::Pod,
-            Kind::NetworkPolicy => Watched::NetworkPolicy,
-            Kind::Node => Watched::Node,
-            Kind::ClusterNetworkPolicy => Watched::ClusterNetworkPolicy,
+            Kind::Namespace => WatchedKind::Namespace,
+            Kind::Pod => WatchedKind::Pod,
+            Kind::NetworkPolicy => WatchedKind::NetworkPolicy,
+            Kind::Node => WatchedKind::Node,
+            Kind::ClusterNetworkPolicy => WatchedKind::ClusterNetworkPolicy,
         }
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
-            Watched::Namespace => "namespace",
-            Watched::Pod => "pod",
-            Watched::NetworkPolicy => "networkpolicy",
-            Watched::Node => "node",
-            Watched::ClusterNetworkPolicy => "clusternetworkpolicy",
-            Watched::Attachment => "attachment",
-            Watched::RemoteSet => "remoteset",
-            Watched::DomainName => "domainname",
+            WatchedKind::Namespace => "namespace",
+            WatchedKind::Pod => "pod",
+            WatchedKind::NetworkPolicy => "networkpolicy",
+            WatchedKind::Node => "node",
+            WatchedKind::ClusterNetworkPolicy => "clusternetworkpolicy",
+            WatchedKind::Attachment => "attachment",
+            WatchedKind::RemoteSet => "remoteset",
+            WatchedKind::DomainName => "domainname",
         }
     }
 
     pub(super) fn label(self) -> super::Labels {
-        [("kind", self.word())]
+        [("kind", self.as_str())]
     }
 
     pub(super) fn count(self, counts: &Counts) -> usize {
         match self {
-            Watched::Namespace => counts.namespaces,
-            Watched::Pod => counts.pods,
-            Watched::NetworkPolicy => counts.network_policies,
-            Watched::Node => counts.nodes,
-            Watched::ClusterNetworkPolicy => counts.cluster_network_policies,
-            Watched::Attachment => counts.attachments,
-            Watched::RemoteSet => counts.remote_sets,
-            Watched::DomainName => counts.domain_names,
+            WatchedKind::Namespace => counts.namespaces,
+            WatchedKind::Pod => counts.pods,
+            WatchedKind::NetworkPolicy => counts.network_policies,
+            WatchedKind::Node => counts.nodes,
+            WatchedKind::ClusterNetworkPolicy => counts.cluster_network_policies,
+            WatchedKind::Attachment => counts.attachments,
+            WatchedKind::RemoteSet => counts.remote_sets,
+            WatchedKind::DomainName => counts.domain_names,
         }
     }
 }
@@ -93,7 +93,7 @@ pub(crate) enum RepairCause {
 impl RepairCause {
     pub(crate) const ALL: [RepairCause; 3] = [RepairCause::Changed, RepairCause::Removed, RepairCause::AtStart];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             RepairCause::Changed => "changed",
             RepairCause::Removed => "removed",
@@ -102,7 +102,7 @@ impl RepairCause {
     }
 
     pub(super) fn label(self) -> super::Labels {
-        [("cause", self.word())]
+        [("cause", self.as_str())]
     }
 }
 
@@ -227,7 +227,7 @@ impl PolicyState {
 /// Labels of a denial: the direction of the policies, or another cause without a direction.
 pub(super) fn denied(cause: Cause) -> [(&'static str, &'static str); 2] {
     match cause.direction() {
-        Some(direction) => [("reason", "policy"), ("direction", direction.word())],
-        None => [("reason", cause.word()), ("direction", "either")],
+        Some(direction) => [("reason", "policy"), ("direction", direction.as_str())],
+        None => [("reason", cause.as_str()), ("direction", "either")],
     }
 }

@@ -56,11 +56,11 @@ impl RemoteFigures {
         figures
     }
 
-    pub(super) fn set(&self, standing: Option<&RemoteFreshness>, now: Instant) {
+    pub(super) fn set(&self, freshness: Option<&RemoteFreshness>, now: Instant) {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let clusters = standing.map_or(&[][..], |standing| &standing.clusters);
-        self.connected.set(i64::from(standing.is_some_and(|standing| standing.problem.is_none())));
-        self.kept.set(i64::from(standing.is_some_and(|standing| standing.persist_problem.is_none())));
+        let clusters = freshness.map_or(&[][..], |freshness| &freshness.clusters);
+        self.connected.set(i64::from(freshness.is_some_and(|freshness| freshness.problem.is_none())));
+        self.kept.set(i64::from(freshness.is_some_and(|freshness| freshness.persist_problem.is_none())));
         // A cluster that is no longer watched has no series.
         self.sets.clear();
         self.addresses.clear();

@@ -41,11 +41,11 @@ impl RuleFigures {
 fn labels(rule: &ClusterRuleName, judgement: Judgement) -> RuleLabels {
     let name = rule.name.as_deref().map_or_else(String::new, policy::plain);
     [
-        ("tier", rule.tier.word().to_owned()),
+        ("tier", rule.tier.as_str().to_owned()),
         ("policy", rule.policy.clone()),
         ("rule", rule.field.clone()),
         ("name", name),
-        ("verdict", judgement.word().to_owned()),
+        ("verdict", judgement.as_str().to_owned()),
     ]
 }
 

@@ -42,7 +42,7 @@ impl EventFigures {
 }
 
 fn labels(service: &str, judgement: Judgement) -> EventLabels {
-    [("service", service.to_owned()), ("verdict", judgement.word().to_owned())]
+    [("service", service.to_owned()), ("verdict", judgement.as_str().to_owned())]
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use super::{Call, Reconciler};
 use crate::attachments;
 use crate::bridge_ports::bridge_ports;
 use crate::gate::{AttachmentState, Outcome, PendingAdd, attachment_state};
-use crate::metrics::labels::Watched;
+use crate::metrics::labels::WatchedKind;
 use crate::pod_lookup::PodRequest;
-use crate::redirecting::redirecting_interfaces;
+use crate::tc_redirects::redirecting_interfaces;
 
 impl Reconciler {
     /// Reads the attachments, the interfaces at which tc may redirect packets, and the bridge ports. Returns whether
@@ -109,7 +109,7 @@ impl Reconciler {
             Call::Delete(id, at) => match attachments::read_one(&attachments::folder(&self.run_dir), &id) {
                 Ok(None) => {
                     self.gate.withdraw(&id);
-                    self.latency.add(Watched::Attachment, at, &self.metrics);
+                    self.latency.add(WatchedKind::Attachment, at, &self.metrics);
                     self.model.detach(&id)
                 }
                 Ok(Some(_)) => {
@@ -166,7 +166,7 @@ impl Reconciler {
                 return false;
             }
         }
-        self.latency.add(Watched::Attachment, waiting.since, &self.metrics);
+        self.latency.add(WatchedKind::Attachment, waiting.since, &self.metrics);
         let attached = self.model.attach(attachment.clone());
         let changed = [self.read_redirecting(), self.read_bridge_ports(), attached].contains(&true);
         self.adoption.retry();

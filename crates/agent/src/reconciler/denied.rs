@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
-use crate::api::drops::{End, NamedDrop};
+use crate::api::drops::{DropEnd, NamedDrop};
 use crate::background::Background;
 use crate::flows::DeniedPackets;
-use crate::reports::{Carried, DropEvent, Ends, Ledger, Place, Stream, name};
+use crate::reports::{AddressContext, AuditLedger, DropEvent, DropStream, Ends, PacketContent, name};
 
 /// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
 /// packets wait in their queue, and those that exceed it are counted.
@@ -23,21 +23,21 @@ pub(super) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
 
 /// Inputs of drop events other than the state.
 pub(crate) struct Denied {
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<AddressContext>,
     pub(super) since: Timestamp,
-    pub(super) ledger: Ledger,
-    pub(super) stream: Arc<Stream>,
+    pub(super) ledger: AuditLedger,
+    pub(super) stream: Arc<DropStream>,
     pub(super) identities: ClusterScheme,
     /// The thread that names packets.
     pub(super) naming: Background<NamedEvents>,
 }
 
 impl Denied {
-    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
+    pub(crate) fn new(place: AddressContext, stream: Arc<DropStream>, identities: ClusterScheme) -> Denied {
         Denied {
             place: Arc::new(place),
             since: Timestamp::now(),
-            ledger: Ledger::default(),
+            ledger: AuditLedger::default(),
             stream,
             identities,
             naming: Background::default(),
@@ -47,7 +47,7 @@ impl Denied {
     /// Updates the ledger after a change of the state.
     pub(super) fn update(&mut self, state: &ClusterState) {
         self.ledger.keep_audited(state);
-        self.identities.follow(state);
+        self.identities.update(state);
     }
 }
 
@@ -89,7 +89,7 @@ impl Reconciler {
             self.metrics.drops.record_rule(rule, denial.verdict, denial.count);
         }
         if denial.verdict == Judgement::Denied
-            && let Carried::Flow(flow) = event.group.carried
+            && let PacketContent::Flow(flow) = event.group.carried
         {
             self.model.publish_denied(|| DeniedPackets::new(&denial, flow, event.first, event.at));
         }
@@ -100,27 +100,27 @@ impl Reconciler {
 }
 
 fn log(denial: &NamedDrop) {
-    let address = |end: &End| end.address.map(|address| address.to_string());
+    let address = |end: &DropEnd| end.address.map(|address| address.to_string());
     let service = |identity: &Option<EndIdentity>| identity.as_ref()?.service.as_deref().map(policy::plain);
     let NamedDrop { source_identity, destination_identity, .. } = denial;
     let closest = denial.closest.as_ref().map(|near| format!("{}; it lacks {}", near.rule, near.lacks.join(" and ")));
     let passed_by: Vec<String> = denial.passed_by.iter().map(ToString::to_string).collect();
     let would_allow: Vec<String> = denial.would_allow.iter().map(ToString::to_string).collect();
     tracing::info!(
-        verdict = denial.verdict.word(),
-        cause = denial.cause.word(),
-        direction = denial.direction.map(policy::Direction::word),
+        verdict = denial.verdict.as_str(),
+        cause = denial.cause.as_str(),
+        direction = denial.direction.map(policy::Direction::as_str),
         source = denial.source.named(),
         source_address = address(&denial.source),
         source_service = service(source_identity),
-        source_identity = source_identity.as_ref().map(EndIdentity::word),
+        source_identity = source_identity.as_ref().map(EndIdentity::text),
         destination = denial.destination.named(),
         destination_address = address(&denial.destination),
         destination_service = service(destination_identity),
-        destination_identity = destination_identity.as_ref().map(EndIdentity::word),
+        destination_identity = destination_identity.as_ref().map(EndIdentity::text),
         traffic = denial.traffic,
         policies = denial.policies.join(","),
-        tier = denial.rule.as_ref().map(|rule| rule.tier.word()),
+        tier = denial.rule.as_ref().map(|rule| rule.tier.as_str()),
         rule = denial.rule.as_ref().map(|rule| rule.field.as_str()),
         rule_name = denial.rule.as_ref().and_then(|rule| rule.name.as_deref()).map(policy::plain),
         passed_by = passed_by.join(", "),

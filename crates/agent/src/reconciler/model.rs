@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::InterfaceName;
 use policy::remote::{LabelPrefix, RemoteChange};
-use policy::{Attachment, AttachmentId, Change, Changed, ClusterState, Enforcement, Layout, Translator};
+use policy::{Attachment, AttachmentId, Change, ClusterState, Enforcement, Layout, StateDelta, Translator};
 
 use crate::flows::{DeniedPackets, FlowFeed, Mutation};
 use crate::translation_check::TranslationCheck;
@@ -20,7 +20,7 @@ pub(crate) struct Model {
     state: Arc<ClusterState>,
     translator: Translator,
     /// Changes of the state since the last update of the translator.
-    delta: Changed,
+    delta: StateDelta,
     /// Updates for the flow thread; `None` without flow records.
     flows: Option<FlowFeed>,
 }
@@ -36,7 +36,7 @@ impl Model {
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
         state.set_remote_prefixes(prefixes);
-        Model { state: Arc::new(state), translator: Translator::new(node, layout), delta: Changed::default(), flows }
+        Model { state: Arc::new(state), translator: Translator::new(node, layout), delta: StateDelta::default(), flows }
     }
 
     pub(crate) fn state(&self) -> &ClusterState {
@@ -139,7 +139,7 @@ impl Model {
         changed
     }
 
-    fn join(&mut self, changed: Changed) -> bool {
+    fn join(&mut self, changed: StateDelta) -> bool {
         let any = changed.any();
         // A translator that has not begun starts from the whole state.
         if self.translator.has_begun() {
@@ -149,7 +149,7 @@ impl Model {
     }
 
     /// Updates the translation with the pending delta, and returns the delta.
-    pub(crate) fn translate(&mut self) -> Changed {
+    pub(crate) fn translate(&mut self) -> StateDelta {
         let delta = std::mem::take(&mut self.delta);
         self.translator.update(&self.state, &delta);
         delta
@@ -157,7 +157,7 @@ impl Model {
 
     /// Replaces the incremental translation by one of the whole state.
     pub(crate) fn translate_anew(&mut self) {
-        self.delta = Changed::default();
+        self.delta = StateDelta::default();
         self.translator.begin(&self.state);
     }
 

@@ -10,10 +10,10 @@ use policy::{ClusterState, DomainPattern, is_learnable};
 use super::Reconciler;
 use super::schedule::Timer;
 use crate::dns::{
-    CopiedAnswer, Learned, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS,
+    CopiedAnswer, LearnOutcome, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS,
     MOST_ADDRESSES_OF_NAME, NameMatch, Resolvers, SAVES_APART, SavedNames,
 };
-use crate::metrics::labels::{AddressRefusal, AnswerOutcome, Watched};
+use crate::metrics::labels::{AddressRefusal, AnswerOutcome, WatchedKind};
 
 /// The inputs of learning.
 pub(crate) struct Names {
@@ -127,9 +127,9 @@ impl Reconciler {
                     continue;
                 }
                 match self.names.table.learn(&answer.name, address, at + self.names.lifetimes.of(ttl), matching) {
-                    Learned::New => is_new |= self.model.learn(answer.name.clone(), address),
-                    Learned::Known => {}
-                    Learned::NoRoom => {
+                    LearnOutcome::New => is_new |= self.model.learn(answer.name.clone(), address),
+                    LearnOutcome::Known => {}
+                    LearnOutcome::NoRoom => {
                         self.names.overfull = true;
                         self.metrics.dns_address_refused(AddressRefusal::NoRoom);
                     }
@@ -137,7 +137,7 @@ impl Reconciler {
             }
             self.names.record_unsaved();
             if is_new {
-                self.latency.add(Watched::DomainName, at, &self.metrics);
+                self.latency.add(WatchedKind::DomainName, at, &self.metrics);
             }
             changed |= is_new;
         }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
 use super::examinations::Findings;
-use crate::enforcer::{Enforced, Trouble};
+use crate::enforcer::{EnforceResult, Trouble};
 use crate::metrics::labels::RepairCause;
 use crate::status::{LastCommit, TranslationDifference};
 use crate::translation_check::Differences;
@@ -18,7 +18,7 @@ use crate::translation_check::Differences;
 const NODES_NAMED: usize = 5;
 
 impl Reconciler {
-    pub(super) fn record_attempt(&mut self, result: Result<Option<Enforced>, Trouble>) {
+    pub(super) fn record_attempt(&mut self, result: Result<Option<EnforceResult>, Trouble>) {
         match result {
             Ok(None) => self.clear_trouble(),
             Ok(Some(enforced)) => {
@@ -89,7 +89,7 @@ impl Reconciler {
         }
     }
 
-    fn record_enforced(&mut self, enforced: &Enforced) {
+    fn record_enforced(&mut self, enforced: &EnforceResult) {
         let translation = &enforced.translation;
         self.status.record_diagnostics(&translation.diagnostics);
         if !self.status.programs_in_force.ptr_eq(&translation.programs) {

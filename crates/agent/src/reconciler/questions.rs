@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-use policy::{Direction, ObjectName, SuggestedPods, Unexplained, Workloads, explain_ambient, explain_named, suggest};
+use policy::{Direction, ObjectName, PartyError, SuggestedPods, Workloads, explain_ambient, explain_named, suggest};
 use tokio::sync::oneshot;
 
 use super::Reconciler;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::drops::Coverage;
 use crate::api::identity::{IdentityQuery, IdentityReport};
-use crate::api::{ExplainQuery, Explained, TableVerdict};
+use crate::api::{ExplainQuery, ExplainResponse, TableVerdict};
 use crate::enforcer::snapshot::RulesSnapshot;
-use crate::identities::{Unidentified, explained, identify};
-use crate::reports::{Ends, Remaining, coverage, written};
+use crate::identities::{IdentityError, explained, identify};
+use crate::reports::{Ends, SuggestionInput, coverage, written};
 
 pub(crate) enum Question {
     Verify(Reply<TableVerdict>),
-    Explain(ExplainQuery, Reply<Vec<Explained>>),
+    Explain(ExplainQuery, Reply<Vec<ExplainResponse>>),
     Identity(IdentityQuery, Reply<IdentityReport>),
     Audit(AuditQuery, Reply<AuditReport>),
     Suggest(SuggestionQuery, Reply<SuggestionReport>),
@@ -40,9 +40,9 @@ pub(crate) enum NoAnswer {
     #[error("initial sync not complete; waiting for the list of: {}", .0.join(", "))]
     NotListed(Vec<String>),
     #[error(transparent)]
-    Unexplained(#[from] Unexplained),
+    Unexplained(#[from] PartyError),
     #[error(transparent)]
-    Unidentified(#[from] Unidentified),
+    Unidentified(#[from] IdentityError),
     #[error("{0} not found")]
     NotKnown(SuggestedPods),
     #[error(
@@ -97,7 +97,7 @@ impl Reconciler {
         }
     }
 
-    fn explain(&self, query: &ExplainQuery) -> Result<Vec<Explained>, NoAnswer> {
+    fn explain(&self, query: &ExplainQuery) -> Result<Vec<ExplainResponse>, NoAnswer> {
         let ExplainQuery { source, destination, traffic } = query;
         let (found, notes) = (explain_named(self.model.state(), source, destination, traffic)?, self.differences());
         let ends = self.ends();
@@ -146,7 +146,7 @@ impl Reconciler {
             return Err(NoAnswer::NotKnown(scope));
         }
         let ledger = &self.denied.ledger;
-        let Remaining { flows, many_ports } = ledger.remaining(self.model.state());
+        let SuggestionInput { flows, many_ports } = ledger.remaining(self.model.state());
         let suggestion = suggest(&workloads, &scope, &flows);
         let scanned = many_ports.iter().filter(|flow| scope.concerns(&workloads, flow)).map(|flow| {
             let (local, peer) = flow.ends_now(&workloads);

@@ -13,7 +13,7 @@ use crate::api::drops::DropsQuery;
 use crate::attachments;
 use crate::dns::{Lifetimes, Resolvers, SavedNames};
 use crate::netns::in_new_namespace;
-use crate::reports::{Carried, DropsReader, FirstPacket, Flow, PacketGroup, Place, Stream};
+use crate::reports::{AddressContext, DropStream, DropsReader, FirstPacket, PacketContent, PacketFlow, PacketGroup};
 use crate::translation_check::{Differences, TranslationCheck};
 
 /// Timeout of the loop's reactions.
@@ -53,7 +53,7 @@ fn synced(
     let metrics = Arc::new(Metrics::new());
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start(&layout, layout.first_generation(), metrics.clone()).unwrap();
-    let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
+    let place = AddressContext { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
     let identities = ClusterScheme::new(ClusterName::Configured("".into()), LabelFilter::default());
     let lifetimes = Lifetimes { shortest: RARELY, longest: RARELY };
     let parts = Parts {
@@ -63,7 +63,7 @@ fn synced(
         resync: RARELY,
         checks,
         enforcement: Enforcement::Enforce,
-        denied: Denied::new(place, Arc::new(Stream::new()), identities),
+        denied: Denied::new(place, Arc::new(DropStream::new()), identities),
         names: Names::new(
             Resolvers::default(),
             lifetimes,
@@ -248,7 +248,7 @@ fn denied_packets_are_named_from_a_snapshot() {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let (mut reconciler, ..) = enforcing(TranslationChecks::new(None), folder.path());
-        let flow = Flow {
+        let flow = PacketFlow {
             source: "10.2.0.1".parse().unwrap(),
             destination: "10.1.0.1".parse().unwrap(),
             protocol: 6,
@@ -258,7 +258,7 @@ fn denied_packets_are_named_from_a_snapshot() {
             judgement: Judgement::Denied,
             cause: Cause::Ingress,
             reply: false,
-            carried: Carried::Flow(flow),
+            carried: PacketContent::Flow(flow),
             input: None,
             output: None,
         };
@@ -276,7 +276,7 @@ fn denied_packets_are_named_from_a_snapshot() {
         let named = runtime.block_on(reconciler.denied.naming.outcome());
         assert_eq!(named.as_ref().unwrap()[0].1.source.named(), "shop/web-1");
         reconciler.report_named(named);
-        let lines = reconciler.denied.stream.follow(DropsQuery::default()).unwrap();
+        let lines = reconciler.denied.stream.subscribe(DropsQuery::default()).unwrap();
         assert_eq!(runtime.block_on(kept(lines)), 64);
     });
 }
@@ -291,7 +291,7 @@ fn flood_of_events_does_not_delay_commit() {
         run_beside(reconciler, async |events| {
             let (since, flood) = (Instant::now(), events.clone());
             let sender = std::thread::spawn(move || {
-                while since.elapsed() < FLOOD && flood.blocking_send(Event::Links(Queued::default())).is_ok() {}
+                while since.elapsed() < FLOOD && flood.blocking_send(Event::Links(QueuedFlag::default())).is_ok() {}
             });
             tokio::time::sleep(Duration::from_millis(100)).await;
             events.send(changes_event([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();

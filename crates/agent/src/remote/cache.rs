@@ -9,7 +9,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use policy::remote::wire::Baseline;
+use policy::remote::wire::RemoteBaseline;
 
 /// File name in the state folder.
 pub(crate) const FILE: &str = "remote-sets.json";
@@ -40,7 +40,7 @@ impl RemoteCache {
     }
 
     /// The persisted baseline; `None` if there is none. A damaged file is renamed and reported as an error.
-    pub(crate) fn read(&self) -> anyhow::Result<Option<Baseline>> {
+    pub(crate) fn read(&self) -> anyhow::Result<Option<RemoteBaseline>> {
         let path = self.folder.join(FILE);
         let text = match std::fs::read(&path) {
             Ok(text) => text,
@@ -64,7 +64,7 @@ impl RemoteCache {
     }
 
     /// Replaces the file atomically; on failure the old one remains.
-    pub(crate) fn write(&self, baseline: &Baseline) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, baseline: &RemoteBaseline) -> anyhow::Result<()> {
         let (new, path) = (self.folder.join(NEW), self.folder.join(FILE));
         let write = || -> std::io::Result<()> {
             let mut file = File::create(&new)?;
@@ -84,11 +84,11 @@ mod tests {
 
     use super::*;
 
-    fn baseline() -> Baseline {
+    fn baseline() -> RemoteBaseline {
         let row =
             ClusterRow { cluster: "east".into(), reachable: false, synced_at: "2026-01-02T03:04:05Z".parse().ok() };
         let set = SetRow { set: RemoteSet::new("east", "shop", "web"), addresses: vec!["10.8.0.1".parse().unwrap()] };
-        Baseline { clusters: vec![row], sets: vec![set], ..Baseline::default() }
+        RemoteBaseline { clusters: vec![row], sets: vec![set], ..RemoteBaseline::default() }
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = RemoteCache::open(&folder.path().join("a/b")).unwrap();
         assert_eq!(cache.read().unwrap(), None);
-        cache.write(&Baseline::default()).unwrap();
+        cache.write(&RemoteBaseline::default()).unwrap();
         cache.write(&baseline()).unwrap();
         assert_eq!(cache.read().unwrap(), Some(baseline()));
     }
@@ -119,7 +119,7 @@ mod tests {
         cache.write(&baseline()).unwrap();
         // A folder blocks the path of the temporary file.
         std::fs::create_dir(folder.path().join(NEW)).unwrap();
-        let error = cache.write(&Baseline::default()).unwrap_err();
+        let error = cache.write(&RemoteBaseline::default()).unwrap_err();
         assert!(error.to_string().starts_with("cannot write the state of other clusters to"), "{error}");
         assert_eq!(cache.read().unwrap(), Some(baseline()));
     }

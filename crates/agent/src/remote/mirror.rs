@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use policy::remote::wire::{Baseline, ClusterRow, Delta, SetDelta, SetRow};
+use policy::remote::wire::{ClusterRow, RemoteBaseline, RemoteDelta, SetDelta, SetRow};
 use policy::remote::{RemoteChange, RemoteSet};
 
 type Addresses = BTreeSet<IpAddr>;
@@ -66,7 +66,7 @@ impl ReportedCluster {
         ReportedCluster { announced: true, reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
     }
 
-    fn take(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
+    fn apply(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
         let addresses = self.sets.entry(set.clone()).or_default();
         for address in removes {
             addresses.remove(&address.to_canonical());
@@ -153,7 +153,7 @@ impl Mirror {
     }
 
     /// Restores the sets persisted by an earlier process. Their reachability is outdated and ignored.
-    pub fn recall(&mut self, kept: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn recall(&mut self, kept: &RemoteBaseline, now: Timestamp) -> Vec<RemoteChange> {
         let cluster = |row: &ClusterRow| {
             let cluster = Cluster { held: Some(Sets::new()), as_of: row.synced_at, ..Cluster::default() };
             (row.cluster.clone(), cluster)
@@ -168,7 +168,7 @@ impl Mirror {
     }
 
     /// Applies the provider's complete table. A cluster missing from it is no longer watched.
-    pub fn baseline(&mut self, baseline: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn baseline(&mut self, baseline: &RemoteBaseline, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let cluster = |row: &ClusterRow| {
             let before = self.clusters.get(&row.cluster);
@@ -182,20 +182,20 @@ impl Mirror {
         let mut clusters: BTreeMap<Arc<str>, Cluster> = baseline.clusters.iter().map(cluster).collect();
         for SetRow { set, addresses } in &baseline.sets {
             if let Some(Cluster { reported: Some(reported), .. }) = clusters.get_mut(&set.cluster) {
-                reported.take(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
+                reported.apply(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
             }
         }
         self.replace(clusters, now)
     }
 
     /// Applies a delta of the provider.
-    pub fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn delta(&mut self, delta: &RemoteDelta, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let mut changes = vec![];
         for change in &delta.sets {
             let new = || Cluster { held: Some(Sets::new()), ..Cluster::default() };
             let cluster = self.clusters.entry(change.set.cluster.clone()).or_insert_with(new);
-            cluster.reported.get_or_insert_default().take(change);
+            cluster.reported.get_or_insert_default().apply(change);
             if cluster.held.is_none() && !cluster.dropped {
                 let SetDelta { set, adds, removes } = change.clone();
                 changes.push(RemoteChange::Update { set, adds, removes });
@@ -249,7 +249,7 @@ impl Mirror {
     }
 
     /// State to persist for the next process: all known sets, stale or not, with `as_of`.
-    pub fn to_keep(&self) -> Baseline {
+    pub fn to_keep(&self) -> RemoteBaseline {
         let row = |(name, cluster): (&Arc<str>, &Cluster)| ClusterRow {
             cluster: name.clone(),
             reachable: false,
@@ -259,10 +259,10 @@ impl Mirror {
             set: set.clone(),
             addresses: addresses.iter().copied().collect(),
         };
-        Baseline {
+        RemoteBaseline {
             clusters: self.clusters.iter().map(row).collect(),
             sets: self.clusters.values().flat_map(Cluster::known).map(set).collect(),
-            ..Baseline::default()
+            ..RemoteBaseline::default()
         }
     }
 

@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::Stream;
+use super::DropStream;
 use crate::api::drops::Coverage;
 use crate::api::status::Drops;
 use crate::status::AgentStatus;
 
 /// Combines the status of the reports, the counters and the kept events.
-pub(crate) fn coverage(status: &AgentStatus, drops: Option<Drops>, stream: &Stream) -> Coverage {
+pub(crate) fn coverage(status: &AgentStatus, drops: Option<Drops>, stream: &DropStream) -> Coverage {
     let (since, forgotten) = stream.kept_since();
     Coverage {
         reporting: status.drop_log_group.is_some(),

@@ -7,11 +7,11 @@ use identity::{EndIdentity, ReservedIdentity, Scheme};
 use ipnet::IpNet;
 use policy::{Attachment, ClusterState, Holder, Pod};
 
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 
 /// Knowledge of addresses beyond the cluster's objects.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Place {
+pub(crate) struct AddressContext {
     pub(crate) node: String,
     /// CIDRs of other clusters, with the cluster names.
     pub(crate) remote: Vec<(String, IpNet)>,
@@ -22,49 +22,51 @@ pub(crate) struct Place {
 /// Resolver of endpoints.
 pub(crate) struct Ends<'a> {
     pub(crate) state: &'a ClusterState,
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a AddressContext,
     /// The scheme of identities; `None` while the name of the cluster is unknown.
     pub(crate) scheme: Option<&'a Scheme>,
 }
 
 impl Ends<'_> {
-    pub(crate) fn of_address(&self, address: IpAddr) -> End {
+    pub(crate) fn of_address(&self, address: IpAddr) -> DropEnd {
         let none =
-            End { address: Some(address), kind: EndKind::World, pod: None, node: None, cluster: None, set: None };
+            DropEnd { address: Some(address), kind: EndKind::World, pod: None, node: None, cluster: None, set: None };
         match self.state.holder(address) {
-            Some(Holder::Pod(pod)) => return End { address: Some(address), ..of_pod(pod) },
-            Some(Holder::Unknown(attachment)) => return End { address: Some(address), ..self.of_unknown(attachment) },
+            Some(Holder::Pod(pod)) => return DropEnd { address: Some(address), ..of_pod(pod) },
+            Some(Holder::Unknown(attachment)) => {
+                return DropEnd { address: Some(address), ..self.of_unknown(attachment) };
+            }
             None => {}
         }
         if let Some(node) = self.state.nodes_with(address).next() {
-            return End { kind: EndKind::Node, node: Some(node.to_string()), ..none };
+            return DropEnd { kind: EndKind::Node, node: Some(node.to_string()), ..none };
         }
         // If several sets have the address, the first by name is used.
         if let Some(set) = self.state.remote_sets_with(address).next() {
             let (cluster, name) = (set.cluster.to_string(), set.object_name().to_string());
-            return End { kind: EndKind::RemoteCluster, cluster: Some(cluster), set: Some(name), ..none };
+            return DropEnd { kind: EndKind::RemoteCluster, cluster: Some(cluster), set: Some(name), ..none };
         }
         let containing = self.place.remote.iter().filter(|(_, range)| range.contains(&address));
         if let Some((cluster, _)) = containing.max_by_key(|(_, range)| range.prefix_len()) {
-            return End { kind: EndKind::RemoteCluster, cluster: Some(cluster.clone()), ..none };
+            return DropEnd { kind: EndKind::RemoteCluster, cluster: Some(cluster.clone()), ..none };
         }
         if self.place.pod_cidrs.iter().any(|range| range.contains(&address)) {
-            return End { kind: EndKind::UnknownPod, node: Some(self.place.node.clone()), ..none };
+            return DropEnd { kind: EndKind::UnknownPod, node: Some(self.place.node.clone()), ..none };
         }
         none
     }
 
     /// The pod of an interface of this node, for packets whose addresses may be forged.
-    pub(super) fn of_interface(&self, interface: &str, address: Option<IpAddr>) -> Option<End> {
+    pub(super) fn of_interface(&self, interface: &str, address: Option<IpAddr>) -> Option<DropEnd> {
         let is_its = |a: &&Arc<Attachment>| a.host_interface.as_ref().is_some_and(|name| name.as_str() == interface);
         let attachment = self.state.attachments().filter(is_its).max_by_key(|a| a.since)?;
         let known = self.state.pod(&attachment.pod).filter(|pod| self.state.is_attached(pod));
         let end = known.map_or_else(|| self.of_unknown(attachment), |pod| of_pod(pod));
-        Some(End { address, ..end })
+        Some(DropEnd { address, ..end })
     }
 
     /// The identity of an end; `None` if the end is unknown or identities cannot be computed yet.
-    pub(crate) fn identity(&self, end: &End) -> Option<EndIdentity> {
+    pub(crate) fn identity(&self, end: &DropEnd) -> Option<EndIdentity> {
         let scheme = self.scheme?;
         let reserved = match end.kind {
             EndKind::Pod => {
@@ -81,15 +83,15 @@ impl Ends<'_> {
         Some(EndIdentity::reserved(reserved, None))
     }
 
-    fn of_unknown(&self, attachment: &Attachment) -> End {
+    fn of_unknown(&self, attachment: &Attachment) -> DropEnd {
         let (pod, node) = (Some(attachment.pod.to_string()), Some(self.place.node.clone()));
-        End { address: None, kind: EndKind::UnknownPod, pod, node, cluster: None, set: None }
+        DropEnd { address: None, kind: EndKind::UnknownPod, pod, node, cluster: None, set: None }
     }
 }
 
-fn of_pod(pod: &Pod) -> End {
+fn of_pod(pod: &Pod) -> DropEnd {
     let node = pod.node.as_ref().map(|node| node.to_string());
-    End { address: None, kind: EndKind::Pod, pod: Some(pod.name.to_string()), node, cluster: None, set: None }
+    DropEnd { address: None, kind: EndKind::Pod, pod: Some(pod.name.to_string()), node, cluster: None, set: None }
 }
 
 #[cfg(test)]
@@ -134,9 +136,9 @@ mod tests {
         state
     }
 
-    fn place() -> Place {
+    fn place() -> AddressContext {
         let range = |text: &str| text.parse().unwrap();
-        Place {
+        AddressContext {
             node: "node-a".into(),
             remote: vec![("east".into(), range("10.8.0.0/13")), ("west".into(), range("10.9.0.0/16"))],
             pod_cidrs: vec![range("10.1.0.0/24")],
@@ -197,13 +199,13 @@ mod tests {
             assert_eq!(of(&state, address), expected, "{address}");
         }
         // The aggregator explains flows by the objects of the cluster alone.
-        let objects = Place::default();
+        let objects = AddressContext::default();
         let ends = Ends { state: &state, place: &objects, scheme: Some(&scheme) };
         for address in ["10.1.0.1", "10.1.0.9", "10.1.0.7", "10.0.0.2", "10.8.0.1", "192.0.2.2", "192.0.2.1"] {
             let address = address.parse().unwrap();
             assert_eq!(ends.identity(&ends.of_address(address)), Some(scheme.of_address(&state, address)), "{address}");
         }
-        let unknown = End {
+        let unknown = DropEnd {
             kind: EndKind::Unknown,
             ..Ends { state: &state, place: &place, scheme: None }.of_address("192.0.2.1".parse().unwrap())
         };

@@ -42,7 +42,7 @@ pub(crate) const DNS_ANSWERS: LogGroups = LogGroups {
 /// How long the previous agent, which just ended, may still hold the group of our table, and the interval between
 /// retries.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Value of `--nflog-group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) enum GroupChoice {
 }
 
 /// Outcome of opening the group.
-pub(crate) struct Reporting {
+pub(crate) struct LogGroup {
     /// `None` if packets are not reported.
     pub(crate) log: Option<(u16, PacketLog)>,
     /// The group, or why there is none.
@@ -73,10 +73,10 @@ impl GroupChoice {
     }
 
     /// Binds a group in this network namespace. The table shows the group of a previous agent.
-    pub(crate) fn open(self, table: &Table, of: &LogGroups) -> anyhow::Result<Reporting> {
+    pub(crate) fn open(self, table: &Table, of: &LogGroups) -> anyhow::Result<LogGroup> {
         let flag = of.flag;
         match self {
-            GroupChoice::Off => Ok(Reporting { log: None, words: format!("off ({flag} off)") }),
+            GroupChoice::Off => Ok(LogGroup { log: None, words: format!("off ({flag} off)") }),
             GroupChoice::Group(group) => match of.open_patiently(group) {
                 Ok(log) => Ok(of.on(group, log)),
                 Err(error @ PacketLogError::Taken { .. }) => bail!(
@@ -104,7 +104,7 @@ impl LogGroups {
         (self.first..).take(usize::from(GROUPS))
     }
 
-    fn first_free(&self) -> Reporting {
+    fn first_free(&self) -> LogGroup {
         for group in self.candidates() {
             match PacketLog::open(group, self.bytes) {
                 Ok(log) => return self.on(group, log),
@@ -113,11 +113,11 @@ impl LogGroups {
             }
         }
         let (first, last) = (self.first, self.first + GROUPS - 1);
-        Reporting { log: None, words: format!("off: all NFLOG groups from {first} to {last} are in use") }
+        LogGroup { log: None, words: format!("off: all NFLOG groups from {first} to {last} are in use") }
     }
 
-    fn on(&self, group: u16, log: PacketLog) -> Reporting {
-        Reporting { log: Some((group, log)), words: format!("on: the kernel {} to NFLOG group {group}", self.action) }
+    fn on(&self, group: u16, log: PacketLog) -> LogGroup {
+        LogGroup { log: Some((group, log)), words: format!("on: the kernel {} to NFLOG group {group}", self.action) }
     }
 
     /// The socket of a killed agent may stay open for a moment.
@@ -125,15 +125,15 @@ impl LogGroups {
         let deadline = Instant::now() + PREDECESSOR_ENDS;
         loop {
             match PacketLog::open(group, self.bytes) {
-                Err(PacketLogError::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                Err(PacketLogError::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
                 outcome => return outcome,
             }
         }
     }
 }
 
-fn without(error: &PacketLogError) -> Reporting {
-    Reporting { log: None, words: format!("off: {error}") }
+fn without(error: &PacketLogError) -> LogGroup {
+    LogGroup { log: None, words: format!("off: {error}") }
 }
 
 impl FromStr for GroupChoice {

@@ -13,7 +13,7 @@ use policy::{ClusterState, Enforcement, FlowSeen, Judgement, ObjectName, Traffic
 
 use super::coverage::written;
 use super::naming::carried_traffic;
-use super::packet_group::{Carried, DropEvent};
+use super::packet_group::{DropEvent, PacketContent};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
 use crate::api::drops::NamedDrop;
 use pair::{EndPair, Ports};
@@ -29,7 +29,7 @@ const FLOWS_OF_ALL: usize = 16_384;
 const SHOWN: usize = 10;
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct AuditLedger {
     policies: BTreeMap<ObjectName, PolicyFlows>,
 }
 
@@ -47,18 +47,18 @@ struct PolicyFlows {
 
 /// Input for policy suggestions.
 #[derive(Debug, Default)]
-pub(crate) struct Remaining {
+pub(crate) struct SuggestionInput {
     pub(crate) flows: Vec<FlowSeen>,
     /// One flow for each pair of endpoints with many ports.
     pub(crate) many_ports: Vec<FlowSeen>,
 }
 
-impl Ledger {
+impl AuditLedger {
     /// Records a drop event and its names.
     pub(crate) fn record_drop(&mut self, event: &DropEvent, denial: &NamedDrop) {
         let at = event.at;
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
-        let Carried::Flow(flow) = &event.group.carried else { return };
+        let PacketContent::Flow(flow) = &event.group.carried else { return };
         let (source, destination) = (denial.source.clone(), denial.destination.clone());
         let mut pair = Arc::new(EndPair { direction, source, destination });
         let port = (carried_traffic(flow), denial.traffic.clone());
@@ -107,12 +107,12 @@ impl Ledger {
     }
 
     /// Every distinct flow that the current policies would still deny.
-    pub(crate) fn remaining(&self, state: &ClusterState) -> Remaining {
+    pub(crate) fn remaining(&self, state: &ClusterState) -> SuggestionInput {
         let mut pairs: BTreeMap<&EndPair, Vec<&Ports>> = BTreeMap::new();
         for (pair, ports) in self.policies.values().flat_map(|entry| &entry.between) {
             pairs.entry(pair).or_default().push(ports);
         }
-        let mut remaining = Remaining::default();
+        let mut remaining = SuggestionInput::default();
         for (pair, of_policies) in pairs {
             let traffics = of_policies.iter().flat_map(|ports| ports.each.keys().map(|(traffic, _)| *traffic));
             let distinct: BTreeSet<Traffic> = traffics.collect();
@@ -205,7 +205,7 @@ mod tests {
     use policy::{Change, Direction, Kind, lower};
     use serde_json::json;
 
-    use super::super::ends::{Ends, Place};
+    use super::super::ends::{AddressContext, Ends};
     use super::super::naming::name;
     use super::super::packet_group::PacketGroup;
     use super::super::packet_group::tests::denied;
@@ -242,12 +242,12 @@ mod tests {
         format!("2026-05-04T03:02:{second:02}Z").parse().unwrap()
     }
 
-    fn observe(ledger: &mut Ledger, state: &ClusterState, source: &str, count: u64, second: u8) {
+    fn observe(ledger: &mut AuditLedger, state: &ClusterState, source: &str, count: u64, second: u8) {
         observe_port(ledger, state, source, 5432, count, second);
     }
 
-    fn observe_port(ledger: &mut Ledger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
-        let place = Place { node: "node-a".into(), ..Place::default() };
+    fn observe_port(ledger: &mut AuditLedger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
+        let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
         let group = PacketGroup { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
         let event = DropEvent { at: time(second), group, first: FirstPacket::default(), count };
         let denial = name(&Ends { state, place: &place, scheme: None }, &event);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn audited_policies_are_listed_with_would_be_denials() {
-        let (state, mut ledger) = (state(), Ledger::default());
+        let (state, mut ledger) = (state(), AuditLedger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         observe(&mut ledger, &state, "192.0.2.2", 5, 2);
         observe(&mut ledger, &state, "192.0.2.1", 1, 3);
@@ -294,7 +294,7 @@ mod tests {
             })
         };
         add(&mut state, Kind::ClusterNetworkPolicy, &object("audit"));
-        let mut ledger = Ledger::default();
+        let mut ledger = AuditLedger::default();
         observe(&mut ledger, &state, "10.1.0.1", 3, 1);
         let listed = |state: &ClusterState| {
             let report = ledger.report(state, None);
@@ -309,11 +309,11 @@ mod tests {
 
     #[test]
     fn policy_counts_restart_after_enforcement() {
-        let (mut state, mut ledger) = (state(), Ledger::default());
+        let (mut state, mut ledger) = (state(), AuditLedger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         set_policy(&mut state, "db", "enforce");
         ledger.keep_audited(&state);
-        let listed = |ledger: &Ledger, state: &ClusterState| {
+        let listed = |ledger: &AuditLedger, state: &ClusterState| {
             let report = ledger.report(state, None);
             report.into_iter().map(|policy| (policy.policy, policy.would_deny)).collect::<Vec<_>>()
         };
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn policy_flows_are_bounded_by_evicting_least_recent() {
-        let (state, mut ledger) = (state(), Ledger::default());
+        let (state, mut ledger) = (state(), AuditLedger::default());
         observe(&mut ledger, &state, "198.51.100.1", 1, 1);
         for n in 0..FLOWS {
             observe(&mut ledger, &state, &format!("192.0.{}.{}", n / 250, n % 250), 1, 2);
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn total_flows_are_bounded_and_policy_counts_exact() {
-        let (mut state, mut ledger) = (state(), Ledger::default());
+        let (mut state, mut ledger) = (state(), AuditLedger::default());
         let policies = FLOWS_OF_ALL / FLOWS + 3;
         (0..policies).for_each(|n| set_policy(&mut state, &format!("more-{n}"), "audit"));
         for n in 0..FLOWS {
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn port_scan_is_one_entry_without_rules() {
-        let (state, mut ledger) = (state(), Ledger::default());
+        let (state, mut ledger) = (state(), AuditLedger::default());
         observe(&mut ledger, &state, "192.0.2.2", 1, 1);
         for port in 1..=500 {
             observe_port(&mut ledger, &state, "192.0.2.1", port, 1, 2);
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn flow_allowed_by_newer_policy_does_not_remain() {
-        let (mut state, mut ledger) = (state(), Ledger::default());
+        let (mut state, mut ledger) = (state(), AuditLedger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         observe(&mut ledger, &state, "192.0.2.2", 1, 2);
         let object = json!({

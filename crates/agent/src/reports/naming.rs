@@ -7,8 +7,8 @@ use nft::Protocol;
 use policy::{Cause, ExplainedSide, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
-use super::packet_group::{Carried, DropEvent, Flow, PacketGroup};
-use crate::api::drops::{End, EndKind, NamedDrop};
+use super::packet_group::{DropEvent, PacketContent, PacketFlow, PacketGroup};
+use crate::api::drops::{DropEnd, EndKind, NamedDrop};
 
 pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
     let DropEvent { at, group: seen, first, count } = event;
@@ -34,11 +34,11 @@ pub(crate) fn name(ends: &Ends, event: &DropEvent) -> NamedDrop {
         node: ends.place.node.clone(),
     };
     match (seen.cause.direction(), &seen.carried) {
-        (Some(direction), Carried::Flow(flow)) => {
+        (Some(direction), PacketContent::Flow(flow)) => {
             let traffic = carried_traffic(flow);
             with_policies(unnamed, explain_side(ends.state, flow.source, flow.destination, traffic, direction))
         }
-        (Some(_), Carried::Frame { .. }) | (None, _) => unnamed,
+        (Some(_), PacketContent::Frame { .. }) | (None, _) => unnamed,
     }
 }
 
@@ -66,11 +66,11 @@ fn with_policies(denial: NamedDrop, ExplainedSide { verdict, passed_by }: Explai
 }
 
 /// The endpoints, and a note if the source address is not the sender's.
-fn both_ends(ends: &Ends, seen: &PacketGroup) -> (End, End, Option<String>) {
-    let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
+fn both_ends(ends: &Ends, seen: &PacketGroup) -> (DropEnd, DropEnd, Option<String>) {
+    let unknown = DropEnd { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
     let (from, to) = match &seen.carried {
-        Carried::Flow(flow) => (Some(flow.source), Some(flow.destination)),
-        Carried::Frame { .. } => (None, None),
+        PacketContent::Flow(flow) => (Some(flow.source), Some(flow.destination)),
+        PacketContent::Frame { .. } => (None, None),
     };
     let by_address = |address: Option<_>| address.map_or(unknown.clone(), |address| ends.of_address(address));
     let sender = || seen.input.as_deref().and_then(|interface| ends.of_interface(interface, from));
@@ -86,7 +86,7 @@ fn both_ends(ends: &Ends, seen: &PacketGroup) -> (End, End, Option<String>) {
         Cause::ForgedSource => {
             let claimed = by_address(from);
             let source =
-                sender().unwrap_or_else(|| End { kind: EndKind::Unknown, pod: None, set: None, ..claimed.clone() });
+                sender().unwrap_or_else(|| DropEnd { kind: EndKind::Unknown, pod: None, set: None, ..claimed.clone() });
             let note = match from {
                 Some(_) if claimed.kind == EndKind::Pod => format!("forged source address: it belongs to {claimed}"),
                 Some(address) => format!("forged source address: {address} does not belong to the pod"),
@@ -104,7 +104,7 @@ fn both_ends(ends: &Ends, seen: &PacketGroup) -> (End, End, Option<String>) {
     }
 }
 
-pub(super) fn carried_traffic(flow: &Flow) -> Traffic {
+pub(super) fn carried_traffic(flow: &PacketFlow) -> Traffic {
     traffic_of(flow.protocol, flow.port)
 }
 
@@ -122,8 +122,8 @@ const ICMPV6: u8 = 58;
 
 fn traffic(seen: &PacketGroup, icmp: Option<u8>) -> String {
     let text = match &seen.carried {
-        Carried::Frame { ether_type } => format!("frame {ether_type:#06x}"),
-        Carried::Flow(flow) => match (Protocol::from_number(flow.protocol), flow.port, flow.protocol, icmp) {
+        PacketContent::Frame { ether_type } => format!("frame {ether_type:#06x}"),
+        PacketContent::Flow(flow) => match (Protocol::from_number(flow.protocol), flow.port, flow.protocol, icmp) {
             (Some(protocol), Some(port), ..) => format!("{port}/{protocol}"),
             (Some(protocol), None, ..) => protocol.to_string(),
             (None, _, ICMP | ICMPV6, Some(kind)) => format!("icmp type {kind}"),
@@ -141,7 +141,7 @@ mod tests {
     use policy::{Attachment, AttachmentId, Change, ClusterState, Direction, Kind, ObjectName, lower};
     use serde_json::json;
 
-    use super::super::ends::Place;
+    use super::super::ends::AddressContext;
     use super::super::packet_group::tests::denied;
     use super::*;
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn named(seen: PacketGroup, icmp: Option<u8>) -> NamedDrop {
-        let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
+        let (state, place) = (state(), AddressContext { node: "node-a".into(), ..AddressContext::default() });
         let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
         let ends = Ends { state: &state, place: &place, scheme: Some(&scheme) };
         let at = "2026-05-04T03:02:01Z".parse().unwrap();
@@ -212,7 +212,7 @@ mod tests {
             let version = "policy.networking.k8s.io/v1alpha2";
             add(Kind::ClusterNetworkPolicy, json!({"apiVersion": version, "metadata": {"name": name}, "spec": spec}));
         }
-        let place = Place { node: "node-a".into(), ..Place::default() };
+        let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
         let ends = Ends { state: &state, place: &place, scheme: None };
         let seen = denied(Direction::Egress, WEB, DB, 80);
         let first = FirstPacket { icmp: None, asked: None };
@@ -262,7 +262,7 @@ mod tests {
     fn frame_without_ip_packet_has_only_sender() {
         let seen = PacketGroup {
             cause: Cause::OtherProtocol,
-            carried: Carried::Frame { ether_type: 0x88cc },
+            carried: PacketContent::Frame { ether_type: 0x88cc },
             input: Some("veth1".into()),
             ..denied(Direction::Egress, WEB, DB, 80)
         };
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn traffic_text_matches_explain_and_shows_icmp_type() {
         let carrying = |protocol, reply| PacketGroup {
-            carried: Carried::Flow(Flow {
+            carried: PacketContent::Flow(PacketFlow {
                 source: WEB.parse().unwrap(),
                 destination: DB.parse().unwrap(),
                 protocol,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use nfnetlink::{ConntrackRecord, LogRecord, PacketHead};
 use nft::Protocol;
-use policy::{Cause, Direction, FlowTable, Judgement, Reported};
+use policy::{Cause, Direction, FlowTable, Judgement, ParsedPrefix};
 
 /// Key of packets that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,15 +14,15 @@ pub(crate) struct PacketGroup {
     pub(crate) cause: Cause,
     /// The packets are in the reply direction.
     pub(crate) reply: bool,
-    pub(crate) carried: Carried,
+    pub(crate) carried: PacketContent,
     /// Interface on the pod's side, where no policy is the cause: addresses may be forged there.
     pub(crate) input: Option<String>,
     pub(crate) output: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Carried {
-    Flow(Flow),
+pub(crate) enum PacketContent {
+    Flow(PacketFlow),
     /// A frame without an IP packet, by its `ETH_P_*`.
     Frame {
         ether_type: u16,
@@ -31,7 +31,7 @@ pub(crate) enum Carried {
 
 /// Endpoints of a flow, in the original direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Flow {
+pub(crate) struct PacketFlow {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     /// IANA number.
@@ -67,7 +67,7 @@ impl PacketGroup {
             judgement: table.judgement,
             cause: Cause::from(table.direction),
             reply: false,
-            carried: Carried::Flow(Flow { source, destination, protocol, port }),
+            carried: PacketContent::Flow(PacketFlow { source, destination, protocol, port }),
             input: None,
             output: None,
         }
@@ -76,19 +76,19 @@ impl PacketGroup {
     /// Whether the kernel's flow tables count these packets.
     pub(crate) fn is_recorded(&self) -> bool {
         let of_policy: Option<Direction> = self.cause.direction();
-        of_policy.is_some() && !self.reply && matches!(self.carried, Carried::Flow(_))
+        of_policy.is_some() && !self.reply && matches!(self.carried, PacketContent::Flow(_))
     }
 
     /// Whether a flow table can contain this key: not if the packet was truncated before its ports.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.carried {
             // Parsing of a truncated packet stops at an extension header.
-            Carried::Flow(Flow { source, protocol, port: None, .. }) => {
+            PacketContent::Flow(PacketFlow { source, protocol, port: None, .. }) => {
                 let carried = source.is_ipv4() || !PacketHead::is_extension_header(*protocol);
                 carried && Protocol::from_number(*protocol).is_none()
             }
-            Carried::Flow(Flow { port: Some(_), .. }) => true,
-            Carried::Frame { .. } => true,
+            PacketContent::Flow(PacketFlow { port: Some(_), .. }) => true,
+            PacketContent::Frame { .. } => true,
         }
     }
 }
@@ -96,17 +96,17 @@ impl PacketGroup {
 impl DropEvent {
     /// An event of one logged packet; `None` if another program's rule logged it.
     pub(crate) fn of_record(record: &LogRecord, at: Timestamp) -> Option<DropEvent> {
-        let Reported { judgement, cause, reply } = Reported::of_prefix(&record.prefix)?;
+        let ParsedPrefix { judgement, cause, reply } = ParsedPrefix::of_prefix(&record.prefix)?;
         let (carried, icmp) = match record.content {
-            None => (Carried::Frame { ether_type: record.ether_type }, None),
+            None => (PacketContent::Frame { ether_type: record.ether_type }, None),
             Some(head) => {
                 let (own, other) = head.ports.map_or((None, None), |(from, to)| (Some(from), Some(to)));
                 let (source, destination, port) = match reply {
                     false => (head.source, head.destination, other),
                     true => (head.destination, head.source, own),
                 };
-                let flow = Flow { source, destination, protocol: head.protocol, port };
-                (Carried::Flow(flow), head.icmp.map(|(kind, _)| kind))
+                let flow = PacketFlow { source, destination, protocol: head.protocol, port };
+                (PacketContent::Flow(flow), head.icmp.map(|(kind, _)| kind))
             }
         };
         // Flows denied by policies are grouped by addresses and port only, since their tables have no interfaces.
@@ -133,7 +133,7 @@ pub(crate) mod tests {
             judgement: Judgement::Denied,
             cause: direction.into(),
             reply: false,
-            carried: Carried::Flow(Flow { source, destination, protocol: 6, port: Some(port) }),
+            carried: PacketContent::Flow(PacketFlow { source, destination, protocol: 6, port: Some(port) }),
             input: None,
             output: None,
         }
@@ -182,7 +182,7 @@ pub(crate) mod tests {
     #[test]
     fn frame_has_ether_type_and_foreign_logs_ignored() {
         let frame = event(&logged("ringfence deny/protocol", None)).unwrap();
-        assert_eq!(frame.group.carried, Carried::Frame { ether_type: 0x0800 });
+        assert_eq!(frame.group.carried, PacketContent::Frame { ether_type: 0x0800 });
         assert_eq!(event(&logged("another program", None)), None);
     }
 

@@ -21,7 +21,7 @@ const BEHIND: usize = 1024;
 const FOLLOWERS: usize = 16;
 
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct DropStream {
     /// Locked while sending too, so that a new subscriber gets each event once.
     kept: Mutex<RetainedEvents>,
     sender: Sender<Arc<NamedDrop>>,
@@ -44,11 +44,11 @@ pub(crate) struct DropsReader {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl Stream {
-    pub(crate) fn new() -> Stream {
+impl DropStream {
+    pub(crate) fn new() -> DropStream {
         let (sender, _) = channel(BEHIND);
         let kept = RetainedEvents { events: VecDeque::new(), since: Timestamp::now(), forgotten: 0 };
-        Stream { kept: Mutex::new(kept), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
+        DropStream { kept: Mutex::new(kept), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
     }
 
     pub(crate) fn report(&self, denial: NamedDrop, at: Timestamp) {
@@ -65,7 +65,7 @@ impl Stream {
     }
 
     /// Kept events, and new ones with `follow`. `None` if there are too many followers.
-    pub(crate) fn follow(&self, query: DropsQuery) -> Option<DropsReader> {
+    pub(crate) fn subscribe(&self, query: DropsQuery) -> Option<DropsReader> {
         let place = match query.follow {
             true => Some(self.followers.clone().try_acquire_owned().ok()?),
             false => None,
@@ -113,10 +113,10 @@ mod tests {
     use policy::{Cause, Judgement};
 
     use super::*;
-    use crate::api::drops::{End, EndKind};
+    use crate::api::drops::{DropEnd, EndKind};
 
     fn denial(count: u64, verdict: Judgement) -> NamedDrop {
-        let end = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
+        let end = DropEnd { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
         NamedDrop {
             time: String::new(),
             verdict,
@@ -143,7 +143,7 @@ mod tests {
         Timestamp::from_second(i64::try_from(number).unwrap()).unwrap()
     }
 
-    fn report(stream: &Stream, counts: impl IntoIterator<Item = u64>) {
+    fn report(stream: &DropStream, counts: impl IntoIterator<Item = u64>) {
         counts.into_iter().for_each(|count| stream.report(denial(count, Judgement::Denied), second(count)));
     }
 
@@ -162,10 +162,10 @@ mod tests {
 
     #[tokio::test]
     async fn follower_gets_past_and_new_denials_once() {
-        let stream = Stream::new();
+        let stream = DropStream::new();
         report(&stream, [1, 2]);
-        let mut once = stream.follow(DropsQuery::default()).unwrap();
-        let mut on = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
+        let mut once = stream.subscribe(DropsQuery::default()).unwrap();
+        let mut on = stream.subscribe(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
         report(&stream, [3]);
         assert_eq!(lines(&mut once, 9).await, [1, 2]);
         assert_eq!(lines(&mut on, 3).await, [1, 2, 3]);
@@ -173,8 +173,8 @@ mod tests {
 
     #[tokio::test]
     async fn slow_follower_loses_oldest_and_gets_loss_count() {
-        let stream = Stream::new();
-        let mut slow = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
+        let stream = DropStream::new();
+        let mut slow = stream.subscribe(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
         let behind = u64::try_from(BEHIND).unwrap();
         report(&stream, 1..=behind + 5);
         assert_eq!(lines(&mut slow, 2).await, [-5, 6]);
@@ -182,23 +182,23 @@ mod tests {
 
     #[tokio::test]
     async fn stream_keeps_latest_denials_and_filters_by_verdict() {
-        let stream = Stream::new();
+        let stream = DropStream::new();
         let kept = u64::try_from(KEPT).unwrap();
         report(&stream, 1..=kept + 1);
         stream.report(denial(7, Judgement::WouldDeny), second(kept + 2));
         let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..DropsQuery::default() };
-        assert_eq!(lines(&mut stream.follow(would).unwrap(), 9).await, [7]);
-        assert_eq!(lines(&mut stream.follow(DropsQuery::default()).unwrap(), 1).await, [3]);
+        assert_eq!(lines(&mut stream.subscribe(would).unwrap(), 9).await, [7]);
+        assert_eq!(lines(&mut stream.subscribe(DropsQuery::default()).unwrap(), 1).await, [3]);
         assert_eq!(stream.kept_since(), (second(3), 2));
     }
 
     #[test]
     fn followers_are_bounded_but_kept_denials_stay_readable() {
-        let (stream, follow) = (Stream::new(), || DropsQuery { follow: true, ..DropsQuery::default() });
-        let mut readers: Vec<Option<DropsReader>> = (0..FOLLOWERS).map(|_| stream.follow(follow())).collect();
-        assert!(readers.iter().all(Option::is_some) && stream.follow(follow()).is_none());
-        assert!(stream.follow(DropsQuery::default()).is_some());
+        let (stream, follow) = (DropStream::new(), || DropsQuery { follow: true, ..DropsQuery::default() });
+        let mut readers: Vec<Option<DropsReader>> = (0..FOLLOWERS).map(|_| stream.subscribe(follow())).collect();
+        assert!(readers.iter().all(Option::is_some) && stream.subscribe(follow()).is_none());
+        assert!(stream.subscribe(DropsQuery::default()).is_some());
         readers.pop();
-        assert!(stream.follow(follow()).is_some());
+        assert!(stream.subscribe(follow()).is_some());
     }
 }

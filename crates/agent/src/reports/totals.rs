@@ -6,37 +6,37 @@ use nft::{Name, Table};
 use policy::{Cause, Judgement};
 
 /// Verdict and cause of a counter.
-pub(crate) type Kind = (Judgement, Cause);
+pub(crate) type CounterKind = (Judgement, Cause);
 
 /// Value of a counter.
 #[derive(Debug, Clone)]
-pub(super) struct Reading {
+pub(super) struct CounterValue {
     pub(super) table: Table,
     pub(super) chain: Name,
-    pub(super) kind: Kind,
+    pub(super) kind: CounterKind,
     pub(super) packets: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Totals {
+pub(super) struct CounterTotals {
     /// Last values, by table and chain.
     counters: BTreeMap<(Table, Name), u64>,
-    sums: BTreeMap<Kind, u64>,
+    sums: BTreeMap<CounterKind, u64>,
 }
 
-impl Totals {
+impl CounterTotals {
     /// Starts from these values: they were denied before the agent started.
-    pub(super) fn from(readings: &[Reading]) -> Totals {
+    pub(super) fn from(readings: &[CounterValue]) -> CounterTotals {
         let counters = readings.iter().map(|r| ((r.table.clone(), r.chain.clone()), r.packets)).collect();
-        Totals { counters, sums: BTreeMap::new() }
+        CounterTotals { counters, sums: BTreeMap::new() }
     }
 
     /// Records the counters and returns the growth of each kind. A counter that decreased was recreated and counts from
     /// zero.
-    pub(super) fn take(&mut self, readings: &[Reading]) -> BTreeMap<Kind, u64> {
-        let mut grown: BTreeMap<Kind, u64> = BTreeMap::new();
+    pub(super) fn record(&mut self, readings: &[CounterValue]) -> BTreeMap<CounterKind, u64> {
+        let mut grown: BTreeMap<CounterKind, u64> = BTreeMap::new();
         let before = std::mem::take(&mut self.counters);
-        for Reading { table, chain, kind, packets } in readings {
+        for CounterValue { table, chain, kind, packets } in readings {
             let key = (table.clone(), chain.clone());
             let known = before.get(&key).copied().filter(|known| known <= packets).unwrap_or(0);
             if *packets > known {
@@ -51,7 +51,7 @@ impl Totals {
     }
 
     /// Packets of the kind since the agent started.
-    pub(super) fn sum(&self, kind: Kind) -> u64 {
+    pub(super) fn sum(&self, kind: CounterKind) -> u64 {
         self.sums.get(&kind).copied().unwrap_or(0)
     }
 
@@ -65,20 +65,20 @@ impl Totals {
 mod tests {
     use super::*;
 
-    const KIND: Kind = (Judgement::Denied, Cause::Ingress);
+    const KIND: CounterKind = (Judgement::Denied, Cause::Ingress);
 
-    fn reading(packets: u64) -> Reading {
+    fn reading(packets: u64) -> CounterValue {
         let name = |text| Name::new(text).unwrap();
-        Reading { table: Table::inet(name("ringfence")), chain: name("deny/ingress"), kind: KIND, packets }
+        CounterValue { table: Table::inet(name("ringfence")), chain: name("deny/ingress"), kind: KIND, packets }
     }
 
     #[test]
     fn reset_or_missing_counters_count_from_zero() {
-        let mut totals = Totals::from(&[reading(100)]);
+        let mut totals = CounterTotals::from(&[reading(100)]);
         for (readings, sum) in
             [(vec![reading(103)], 3), (vec![reading(2)], 5), (vec![], 5), (vec![reading(4)], 9), (vec![reading(4)], 9)]
         {
-            totals.take(&readings);
+            totals.record(&readings);
             assert_eq!(totals.sum(KIND), sum);
         }
         assert_eq!(totals.sum((Judgement::WouldDeny, Cause::Ingress)), 0);
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn counters_of_both_tables_are_summed_per_cause() {
-        let mut totals = Totals::from(&[]);
-        let bridge = Reading { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
-        assert_eq!(totals.take(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
+        let mut totals = CounterTotals::from(&[]);
+        let bridge = CounterValue { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
+        assert_eq!(totals.record(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
         assert_eq!(totals.sum_of_all(), 7);
     }
 }

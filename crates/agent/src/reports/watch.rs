@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use nfnetlink::{Kernel, Logged, PacketLog, PacketLogError, RequestError};
+use nfnetlink::{Kernel, LogEvent, PacketLog, PacketLogError, RequestError};
 use nft::{Name, Table};
 use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
 
 use super::packet_group::{DropEvent, PacketGroup};
-use super::recorded::Recorded;
-use super::totals::{Reading, Totals};
-use super::unrecorded::Unrecorded;
-use super::{NAMED_PER_READ, READ_EVERY};
+use super::recorded_flows::RecordedFlows;
+use super::totals::{CounterTotals, CounterValue};
+use super::unrecorded_flows::UnrecordedFlows;
+use super::{NAMED_PER_READ, READ_INTERVAL};
 use crate::metrics::Metrics;
 
 pub(crate) struct Watch {
@@ -23,9 +23,9 @@ pub(crate) struct Watch {
     tables: [Table; 3],
     events: mpsc::Sender<DropEvent>,
     metrics: Arc<Metrics>,
-    totals: Totals,
-    recorded: Recorded,
-    unrecorded: Unrecorded,
+    totals: CounterTotals,
+    recorded: RecordedFlows,
+    unrecorded: UnrecordedFlows,
     /// Packets already reported.
     handed_on: u64,
     /// First packets that may still be reported before the next read.
@@ -48,8 +48,8 @@ impl Watch {
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Watch> {
         let mut kernel = Kernel::open()?;
-        let totals = Totals::from(&counters(&mut kernel, &tables)?);
-        let mut recorded = Recorded::default();
+        let totals = CounterTotals::from(&counters(&mut kernel, &tables)?);
+        let mut recorded = RecordedFlows::default();
         recorded.adopt(flows(&mut kernel, &tables[0])?, Instant::now());
         Ok(Watch {
             log,
@@ -59,7 +59,7 @@ impl Watch {
             metrics,
             totals,
             recorded,
-            unrecorded: Unrecorded::default(),
+            unrecorded: UnrecordedFlows::default(),
             handed_on: 0,
             room: NAMED_PER_READ,
             grown: false,
@@ -70,7 +70,7 @@ impl Watch {
     /// Runs until the receiver of events is closed.
     pub(crate) fn run(mut self) {
         while !self.events.is_closed() {
-            self.listen(Instant::now() + READ_EVERY);
+            self.listen(Instant::now() + READ_INTERVAL);
             let trouble = self.read().err().map(|error| error.to_string());
             if let Some(trouble) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(trouble)) {
                 tracing::warn!("cannot read the counters of denied packets; retrying: {trouble}");
@@ -90,12 +90,12 @@ impl Watch {
             let Some(log) = &mut self.log else { return std::thread::sleep(left) };
             match log.next(left) {
                 Ok(None) => return,
-                Ok(Some(Logged::Packet(packet))) => {
+                Ok(Some(LogEvent::Packet(packet))) => {
                     if let Some(event) = DropEvent::of_record(&packet, Timestamp::now()) {
                         self.record_packet(&event);
                     }
                 }
-                Ok(Some(Logged::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
+                Ok(Some(LogEvent::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
                 Err(PacketLogError::Decode(error)) => {
                     self.metrics.drops.lost(1);
                     tracing::debug!("cannot decode a logged packet (NFLOG): {error}");
@@ -125,7 +125,7 @@ impl Watch {
 
     fn read(&mut self) -> Result<(), RequestError> {
         let readings = counters(&mut self.kernel, &self.tables)?;
-        self.grown |= self.totals.take(&readings).keys().any(|(_, cause)| cause.direction().is_some());
+        self.grown |= self.totals.record(&readings).keys().any(|(_, cause)| cause.direction().is_some());
         let now = Instant::now();
         if self.grown {
             self.recorded.read(flows(&mut self.kernel, &self.tables[0])?, now);
@@ -162,7 +162,7 @@ impl Watch {
 }
 
 /// Counters of the chains that deny; a missing chain has none.
-fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, RequestError> {
+fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<CounterValue>, RequestError> {
     let chains: Vec<(Name, Judgement, Cause)> = counting_chains().collect();
     let names: Vec<Name> = chains.iter().map(|(name, ..)| name.clone()).collect();
     let mut readings = Vec::new();
@@ -170,7 +170,7 @@ fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, Re
         let counted = kernel.chain_counters(table, &names)?;
         let of_chain = |(chain, judgement, cause): &(Name, Judgement, Cause)| {
             let packets = counted.get(chain)?.packets;
-            Some(Reading { table: table.clone(), chain: chain.clone(), kind: (*judgement, *cause), packets })
+            Some(CounterValue { table: table.clone(), chain: chain.clone(), kind: (*judgement, *cause), packets })
         };
         readings.extend(chains.iter().filter_map(of_chain));
     }

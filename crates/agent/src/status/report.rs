@@ -76,7 +76,7 @@ impl AgentStatus {
 
     fn source(&self, now: Instant) -> wire::ObjectSource {
         let Counts { namespaces, pods, network_policies, .. } = self.counts;
-        let problem = |aged: &super::Aged| wire::Problem {
+        let problem = |aged: &super::Aged| wire::ProblemReport {
             origin: aged.problem.origin.clone(),
             message: aged.problem.message.clone(),
             seconds: now.saturating_duration_since(aged.since).as_secs(),
@@ -116,9 +116,9 @@ fn age(at: Option<Instant>, now: Instant) -> Option<u64> {
     at.map(|at| now.saturating_duration_since(at).as_secs())
 }
 
-fn last_commit(commit: LastCommit, now: Instant) -> wire::LastCommit {
+fn last_commit(commit: LastCommit, now: Instant) -> wire::LastCommitReport {
     let LastCommit { at, time, duration, operations } = commit;
-    wire::LastCommit {
+    wire::LastCommitReport {
         time: format!("{time:.3}"),
         seconds_ago: now.saturating_duration_since(at).as_secs(),
         micros: whole_micros(duration),
@@ -130,8 +130,8 @@ fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn diagnostic(diagnostic: &Diagnostic) -> wire::Diagnostic {
-    wire::Diagnostic {
+fn diagnostic(diagnostic: &Diagnostic) -> wire::DiagnosticReport {
+    wire::DiagnosticReport {
         severity: match diagnostic.severity {
             policy::Severity::Warning => wire::Severity::Warning,
             policy::Severity::Error => wire::Severity::Error,
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     const NONE: Totals = Totals {
-        commits: wire::Commits { taken: 0, refused: 0 },
+        commits: wire::Commits { committed: 0, refused: 0 },
         repairs: wire::Repairs { changed: 0, removed: 0, at_start: 0 },
         drops: None,
         flows: None,
@@ -168,8 +168,12 @@ mod tests {
         let report = status.report(NONE, at + Duration::from_secs(7));
         assert_eq!((report.seconds_up, report.source.seconds_since_synced), (7, Some(7)));
         assert_eq!(report.source.seconds_since_change, None);
-        let wanted =
-            wire::LastCommit { time: "2026-05-04T03:02:01.000Z".into(), seconds_ago: 7, micros: 2000, operations: 3 };
+        let wanted = wire::LastCommitReport {
+            time: "2026-05-04T03:02:01.000Z".into(),
+            seconds_ago: 7,
+            micros: 2000,
+            operations: 3,
+        };
         assert_eq!(report.last_commit, Some(wanted));
     }
 

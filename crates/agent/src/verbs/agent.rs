@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use nfnetlink::{Release, probe};
+use nfnetlink::{KernelRelease, probe};
 use policy::{Generation, Layout};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ use crate::cli::{AgentArguments, Switch};
 use crate::dns::{AnswerReader, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
-use crate::flows::accounting::Accounting;
+use crate::flows::accounting::ConntrackSettings;
 use crate::flows::services::{ServiceSource, watch_services};
 use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, finish_delivery, start_delivery};
 use crate::gate::MOST_WAITING;
@@ -27,9 +27,10 @@ use crate::pod_lookup::{self, PodRequest};
 use crate::reconciler::denied::Denied;
 use crate::reconciler::names::Names;
 use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
-use crate::remote::Following;
+use crate::remote::RemoteSubscription;
 use crate::reports::{
-    DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Place, Reporting, Stream, Watch,
+    AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, DropStream, GroupChoice, LogGroup,
+    Watch,
 };
 use crate::run_dir::{RunDir, TableLock};
 use crate::status::AgentStatus;
@@ -74,7 +75,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let metrics = Arc::new(metrics);
     let probed = probe();
-    if let Err(unsupported) = kernel_support::check(&probed, Release::of_kernel()) {
+    if let Err(unsupported) = kernel_support::check(&probed, KernelRelease::of_kernel()) {
         match arguments.kernel_check {
             Switch::On => return Err(unsupported.into()),
             Switch::Off => tracing::warn!("unsupported kernel, but --kernel-check is off: {unsupported}"),
@@ -87,7 +88,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
         started: Some(Instant::now()),
-        kernel_release: Release::of_kernel().ok().map(|release| release.text),
+        kernel_release: KernelRelease::of_kernel().ok().map(|release| release.text),
         protected: layout.is_protected(),
         protection: protection.clone(),
         source_check: layout.checks_sources(),
@@ -97,8 +98,8 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     };
     let _table_lock = TableLock::claim(layout.table())?;
     let tables = names(layout.table());
-    let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0], &DENIED_PACKETS)?;
-    let Reporting { log: dns_log, words: learning } =
+    let LogGroup { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0], &DENIED_PACKETS)?;
+    let LogGroup { log: dns_log, words: learning } =
         arguments.reporting.dns_nflog_group.open(&tables[0], &DNS_ANSWERS)?;
     let (dns_group, dns_log) = dns_log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
@@ -106,7 +107,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let layout = layout.logging_to(group).copying_dns_answers_to(dns_group);
     let status = AgentStatus { drop_log_group: group, drop_log: reporting.clone(), ..status };
     let (drop_events, received) = mpsc::channel(DROP_EVENTS_QUEUED);
-    let drops = Arc::new(Stream::new());
+    let drops = Arc::new(DropStream::new());
     let reports = Watch::start(log, tables, drop_events, metrics.clone())?;
     let flow_layout = layout.clone();
     let enforcer = Enforcer::start(&layout, first_generation(&layout), metrics.clone())?;
@@ -119,13 +120,13 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
     let (following, remote) = match arguments.remote.followed()? {
         Some(followed) => {
-            let (following, news) = Following::recall(followed);
+            let (following, news) = RemoteSubscription::recall(followed);
             (Some(following), Some(news))
         }
         None => (None, None),
     };
     let (mut source, lookups) = start_source(&arguments, events.clone()).await?;
-    let place = Place {
+    let place = AddressContext {
         node: arguments.node_name.clone(),
         remote: arguments.remote_cidr.clone(),
         pod_cidrs: arguments.pod_cidr.clone(),
@@ -144,7 +145,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
                     CaptureSettings {
                         naming,
                         layout: flow_layout,
-                        accounting: Accounting::of_node(&arguments.run_dir),
+                        accounting: ConntrackSettings::of_node(&arguments.run_dir),
                         problems: uncounted_flows.unwrap_or_default(),
                     },
                 )
@@ -235,7 +236,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
 /// Enables the kernel's accounting of connections, or restores what an agent with `--flows on` has changed. Returns
 /// what is not counted; `None` with `--flows off`. Policies are enforced in either case.
 fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
-    let accounting = Accounting::of_node(&arguments.run_dir);
+    let accounting = ConntrackSettings::of_node(&arguments.run_dir);
     match arguments.flows {
         Switch::On => {
             let uncounted = accounting.enable();

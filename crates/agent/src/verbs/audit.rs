@@ -80,7 +80,7 @@ fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
          {first} to {last}\n"
     );
     for flow in top {
-        let (direction, source, destination) = (flow.direction.word(), &flow.source, &flow.destination);
+        let (direction, source, destination) = (flow.direction.as_str(), &flow.source, &flow.destination);
         let (traffic, count, last) = (&flow.traffic, flow.count, &flow.last);
         text.push_str(&format!("    {direction}  {source} -> {destination}  {traffic}  x{count}  last {last}\n"));
     }

@@ -43,5 +43,5 @@ fn as_text(Finding { id, severity, finding, advice }: &Finding) -> String {
         FindingSeverity::Error => BAD,
     };
     let advice = advice.as_ref().map_or_else(String::new, |advice| format!("        to do: {advice}\n"));
-    format!("{style}{:<7}{style:#} {}: {finding}\n{advice}", severity.word(), id.id())
+    format!("{style}{:<7}{style:#} {}: {finding}\n{advice}", severity.as_str(), id.id())
 }

@@ -82,7 +82,7 @@ fn as_text(line: &DropLine) -> String {
         Judgement::Denied => (BAD, "denied"),
         Judgement::WouldDeny => (DOUBTFUL, "would-deny"),
     };
-    let (time, cause) = (&denial.time, denial.cause.word());
+    let (time, cause) = (&denial.time, denial.cause.as_str());
     let by = match (rule, policies.is_empty(), more_policies) {
         (Some(rule), ..) => format!("  by {rule}"),
         (None, true, _) => String::new(),

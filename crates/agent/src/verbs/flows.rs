@@ -192,7 +192,7 @@ fn of_record(record: &FlowRecord) -> String {
     let key = &record.key;
     let service = key.service.as_ref().map_or(String::new(), |service| format!(" via {}", of_service(service)));
     let cause = key.drop_cause.as_ref().map_or(String::new(), |cause| format!(" ({cause})"));
-    let verdict = key.verdict.word();
+    let verdict = key.verdict.as_str();
     let style = match key.verdict {
         FlowVerdict::Allowed => GOOD,
         FlowVerdict::WouldDeny => DOUBTFUL,
@@ -244,7 +244,7 @@ fn of_value(value: &GroupValue) -> String {
             Some(service) => format!("service={}", of_service(service)),
             None => "service=-".into(),
         },
-        GroupValue::Verdict(verdict) => format!("verdict={}", verdict.word()),
+        GroupValue::Verdict(verdict) => format!("verdict={}", verdict.as_str()),
         GroupValue::Policy(policies) if policies.is_empty() => "policy=-".into(),
         GroupValue::Policy(policies) => {
             format!("policy={}", policies.iter().map(|p| policy::plain(p)).collect::<Vec<_>>().join(","))
@@ -276,7 +276,7 @@ fn by(egress: &SideTrace, ingress: &SideTrace) -> String {
             .iter()
             .map(|hit| {
                 let policy = policy::plain(&hit.policy());
-                let tier = hit.tier.map(|tier| format!("({})", tier.word()));
+                let tier = hit.tier.map(|tier| format!("({})", tier.as_str()));
                 let name = hit.rule_name.as_deref().map(|name| format!("'{}'", policy::plain(name)));
                 let rule = hit.rule.as_deref().map(policy::plain);
                 [Some(policy), rule, name, tier].into_iter().flatten().collect::<Vec<String>>().join(" ")

@@ -12,14 +12,14 @@ use crate::api::client;
 use crate::api::identity::{ExcludedLabel, IdentityQuery, IdentityReport};
 use crate::cli::IdentityArguments;
 use crate::identities::identify;
-use crate::reports::{Ends, Place};
+use crate::reports::{AddressContext, Ends};
 
 pub(crate) fn identity(arguments: &IdentityArguments) -> anyhow::Result<ExitCode> {
     let report = match &arguments.manifests {
         Some(folder) => {
             let manifests = manifests::read(folder, policy::Enforcement::Enforce)?;
             manifests.report_problems();
-            let (identities, place) = (arguments.scheme.identities(Some(folder)), Place::default());
+            let (identities, place) = (arguments.scheme.identities(Some(folder)), AddressContext::default());
             let ends = Ends { state: &manifests.state, place: &place, scheme: identities.scheme() };
             identify(&ends, &arguments.subject)?
         }

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::runtime;
 use crate::cli::{ChecksumOffload, InstallCniArguments, OnTimeout};
-use crate::cni_install::{Plugin, Watched, watch};
+use crate::cni_install::{InstalledFiles, Plugin, watch};
 use crate::conflist::{ConflistEntry, PLUGIN};
 use crate::lock_file::{self, Lock, LockKind};
 
@@ -50,7 +50,7 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         },
     };
     let plugin = Plugin::read(&plugin)?;
-    let watched = Watched { conf_dir: folders.cni_conf_dir, bin_dir: folders.cni_bin_dir, plugin, entry };
+    let watched = InstalledFiles { conf_dir: folders.cni_conf_dir, bin_dir: folders.cni_bin_dir, plugin, entry };
     let _lock = if kept { Some(lock(&run_dir)?) } else { None };
     runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;

@@ -7,7 +7,7 @@ use console::output::{self, ReaderState};
 use console::{DOUBTFUL, NO, YES};
 
 use super::runtime;
-use crate::api::client::{self, Unanswered};
+use crate::api::client::{self, RequestError};
 use crate::api::rules::{KernelMatch, RulesQuery};
 use crate::cli::RulesArguments;
 
@@ -38,14 +38,14 @@ async fn print(arguments: &RulesArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// The rules stay in the kernel when the agent stops.
-fn without_agent(error: Unanswered) -> anyhow::Error {
+fn without_agent(error: RequestError) -> anyhow::Error {
     match &error {
-        Unanswered::Unreachable { .. } => anyhow::Error::new(error)
+        RequestError::Unreachable { .. } => anyhow::Error::new(error)
             .context("without an agent the rules stay in the kernel, where 'nft list ruleset' on the node shows them"),
-        Unanswered::Refused(_)
-        | Unanswered::BrokeOff(_)
-        | Unanswered::TimedOut
-        | Unanswered::Closed
-        | Unanswered::NotUnderstood(_) => error.into(),
+        RequestError::Refused(_)
+        | RequestError::BrokeOff(_)
+        | RequestError::TimedOut
+        | RequestError::Closed
+        | RequestError::NotUnderstood(_) => error.into(),
     }
 }

@@ -16,18 +16,18 @@ use crate::api::observed::FlowSource;
 use crate::cli::{ObservationArguments, SuggestArguments, SuggestionOutput};
 
 /// Where observed flows are compared with policies.
-pub(super) enum Observed {
+pub(super) enum SuggestSource {
     /// At the aggregator, which watches the cluster.
     AtAggregator(FlowServer),
     /// Here, with the objects of this folder.
     Here(FlowSource, PathBuf),
 }
 
-pub(super) fn observed(arguments: &ObservationArguments) -> anyhow::Result<Observed> {
+pub(super) fn observed(arguments: &ObservationArguments) -> anyhow::Result<SuggestSource> {
     match (arguments.server.server()?, arguments.loki()?, &arguments.manifests) {
-        (Some(server), None, None) => Ok(Observed::AtAggregator(server)),
-        (Some(server), None, Some(folder)) => Ok(Observed::Here(FlowSource::Aggregator(server), folder.clone())),
-        (None, Some(loki), Some(folder)) => Ok(Observed::Here(FlowSource::Loki(loki), folder.clone())),
+        (Some(server), None, None) => Ok(SuggestSource::AtAggregator(server)),
+        (Some(server), None, Some(folder)) => Ok(SuggestSource::Here(FlowSource::Aggregator(server), folder.clone())),
+        (None, Some(loki), Some(folder)) => Ok(SuggestSource::Here(FlowSource::Loki(loki), folder.clone())),
         (_, Some(_), _) => bail!("give either --server, or --loki with --manifests"),
         (None, None, _) => bail!("no flows given: choose an aggregator with --server, or Loki with --loki"),
     }
@@ -63,8 +63,8 @@ async fn found(arguments: &SuggestArguments) -> anyhow::Result<Suggestions> {
     let (observation, scope) = (&arguments.observation, arguments.scope());
     let since = observation.since(Timestamp::now());
     match observed(observation)? {
-        Observed::AtAggregator(server) => server.suggestions(&scope, since).await,
-        Observed::Here(source, folder) => {
+        SuggestSource::AtAggregator(server) => server.suggestions(&scope, since).await,
+        SuggestSource::Here(source, folder) => {
             let manifests = manifests::read(&folder, observation.enforcement.by_default())?;
             manifests.report_problems();
             manifests.require_pods(&folder)?;
@@ -111,7 +111,7 @@ fn comments(
         text.push_str(&comment_line(&format!("{denied} {were} no rule")));
     }
     for EdgeWithoutRule { edge, direction, reason } in without_rule {
-        text.push_str(&comment_line(&format!("no {} rule: {}: {reason}", direction.word(), name(edge))));
+        text.push_str(&comment_line(&format!("no {} rule: {}: {reason}", direction.as_str(), name(edge))));
     }
     text
 }

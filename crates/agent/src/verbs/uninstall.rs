@@ -19,7 +19,7 @@ use crate::cli::UninstallArguments;
 use crate::run_dir::AGENT_LOCK;
 
 use report::UninstallReport;
-use run_files::{Holders, Lock};
+use run_files::{AgentLock, Holders};
 
 pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCode> {
     let UninstallArguments { folders, run_dir, state_dir, table, keep_plugin, force, dry_run, output } = arguments;
@@ -45,13 +45,13 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
 fn living(holders: &Holders, run_dir: &std::path::Path) -> Option<String> {
     let stop = "stop it first ('kubectl --namespace ringfence delete daemonset ringfence', or terminate its process)";
     match (&holders.agent, &holders.install) {
-        (Lock::HeldByOther, _) => Some(format!(
+        (AgentLock::HeldByOther, _) => Some(format!(
             "an agent is running and would restore the rules (it holds the lock {}); {stop}",
             run_dir.join(AGENT_LOCK).display()
         )),
-        (Lock::Taken(_) | Lock::NoFolder, Lock::HeldByOther) => {
+        (AgentLock::Taken(_) | AgentLock::NoFolder, AgentLock::HeldByOther) => {
             Some(format!("'ringfence install-cni --watch' is running and would restore the plugin; {stop}"))
         }
-        (Lock::Taken(_) | Lock::NoFolder, Lock::Taken(_) | Lock::NoFolder) => None,
+        (AgentLock::Taken(_) | AgentLock::NoFolder, AgentLock::Taken(_) | AgentLock::NoFolder) => None,
     }
 }

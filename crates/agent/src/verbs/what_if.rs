@@ -11,7 +11,7 @@ use insight::{ChangedEdge, EdgeName, Effect, PolicyChanges, PolicyOutcome, Uneva
 use jiff::Timestamp;
 use policy::{Direction, Explanation, SideVerdict, Traffic, plain};
 
-use super::suggest::{Observed, observed};
+use super::suggest::{SuggestSource, observed};
 use super::{manifests, runtime};
 use crate::cli::WhatIfArguments;
 
@@ -53,11 +53,11 @@ async fn compare(arguments: &WhatIfArguments, given: &[String]) -> anyhow::Resul
     }
     let changes = PolicyChanges::new(objects, arguments.delete.iter().cloned())?;
     match observed(observation)? {
-        Observed::AtAggregator(server) => {
+        SuggestSource::AtAggregator(server) => {
             // Documents of several files are one text.
             server.what_if(&given.join("\n---\n"), &arguments.delete, since).await
         }
-        Observed::Here(source, folder) => {
+        SuggestSource::Here(source, folder) => {
             let manifests = manifests::read(&folder, observation.enforcement.by_default())?;
             manifests.report_problems();
             manifests.require_pods(&folder)?;
@@ -142,8 +142,8 @@ fn changed_as_text(changed: &ChangedEdge) -> String {
     for direction in Direction::BOTH {
         let [old, new] = [side(before, direction), side(after, direction)];
         if old != new {
-            let _ = writeln!(text, "  {} now: {}", direction.word(), indented(old));
-            let _ = writeln!(text, "  {} then: {}", direction.word(), indented(new));
+            let _ = writeln!(text, "  {} now: {}", direction.as_str(), indented(old));
+            let _ = writeln!(text, "  {} then: {}", direction.as_str(), indented(new));
         }
     }
     text

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pacing::Backoff;
 use tokio::sync::Notify;
-use trail::{Batch, Outcome, Spool, SpoolCounts, Spooled};
+use trail::{Batch, DeliveryOutcome, Spool, SpoolCounts, SpooledBatch};
 
 use super::sink::{Answer, Sink};
 
@@ -100,7 +100,7 @@ impl Exporter {
     }
 
     /// Reads the oldest committed batch on a blocking thread: the read may wait for the disk.
-    async fn next(self: &Arc<Exporter>) -> Option<Spooled> {
+    async fn next(self: &Arc<Exporter>) -> Option<SpooledBatch> {
         let this = self.clone();
         let read = move || this.spool().front(this.committed.load(Ordering::Acquire));
         match tokio::task::spawn_blocking(read).await {
@@ -113,13 +113,13 @@ impl Exporter {
     }
 
     /// Sends a batch. Returns the shortest wait before a retry; `None` if the batch was delivered or refused.
-    async fn send(&self, spooled: Spooled) -> Option<Duration> {
+    async fn send(&self, spooled: SpooledBatch) -> Option<Duration> {
         let (sequence, records) = (spooled.sequence, spooled.batch.records);
         let (exporter, target) = (self.sink.name(), self.sink.target());
         let Answer { outcome, rejected } = self.sink.send(spooled).await;
         let mut counts = self.counts();
         match outcome {
-            Outcome::Retry { after, why } => {
+            DeliveryOutcome::Retry { after, why } => {
                 counts.retries += 1;
                 if counts.failure.as_ref() != Some(&why) {
                     tracing::warn!(
@@ -130,13 +130,13 @@ impl Exporter {
                 counts.failure = Some(why);
                 return Some(after.unwrap_or_default());
             }
-            Outcome::Refused { why } => {
+            DeliveryOutcome::Refused { why } => {
                 counts.refused += records;
                 counts.failure = None;
                 tracing::error!(exporter, records, "{target} refused flow records, they are dropped: {why}");
                 counts.last_refusal = Some(why);
             }
-            Outcome::Delivered => {
+            DeliveryOutcome::Delivered => {
                 let (not_taken, why) = rejected.unwrap_or_default();
                 if not_taken > 0 {
                     tracing::error!(

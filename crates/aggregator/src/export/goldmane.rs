@@ -18,7 +18,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
-use trail::{Batch, Outcome, Settled};
+use trail::{Batch, DeliveryOutcome, SettledRecord};
 
 use super::sink::Answer;
 
@@ -71,7 +71,7 @@ impl GoldmaneSink {
 
     /// Sends the flows of a batch that are not acknowledged yet. `sequence` identifies the batch across retries.
     pub(super) async fn send(&self, sequence: u64, batch: Batch, now: Timestamp) -> Answer {
-        let refused = |why: String| Answer { outcome: Outcome::Refused { why }, rejected: None };
+        let refused = |why: String| Answer { outcome: DeliveryOutcome::Refused { why }, rejected: None };
         if now.duration_since(batch.window) > SignedDuration::from_secs(KEPT_SECONDS) {
             return refused("the flows are older than the hour that a Goldmane keeps".into());
         }
@@ -90,10 +90,12 @@ impl GoldmaneSink {
             progress.channel = None;
         }
         let (outcome, rejected) = match pushed {
-            Ok(()) => (Outcome::Delivered, None),
-            Err(PushError::Retry(why)) => (Outcome::Retry { after: None, why }, None),
+            Ok(()) => (DeliveryOutcome::Delivered, None),
+            Err(PushError::Retry(why)) => (DeliveryOutcome::Retry { after: None, why }, None),
             // The flows before it are acknowledged.
-            Err(PushError::Refused(why)) => (Outcome::Delivered, Some(((total - progress.acknowledged) as u64, why))),
+            Err(PushError::Refused(why)) => {
+                (DeliveryOutcome::Delivered, Some(((total - progress.acknowledged) as u64, why)))
+            }
         };
         Answer { outcome, rejected }
     }
@@ -160,8 +162,8 @@ fn refusal(status: &Status) -> PushError {
 ///
 /// # Errors
 /// If there are too many distinct flows.
-pub(super) fn new_flows(records: &[Settled]) -> Result<Vec<Flow>, RequestError> {
-    let list = |is_wanted: fn(&Settled) -> bool| {
+pub(super) fn new_flows(records: &[SettledRecord]) -> Result<Vec<Flow>, RequestError> {
+    let list = |is_wanted: fn(&SettledRecord) -> bool| {
         let mut list = FlowList::new(Filters::default());
         for joined in join(records.iter().filter(|settled| is_wanted(settled)).map(|settled| &settled.record)) {
             list.add(&joined)?;
@@ -193,7 +195,7 @@ mod tests {
             let batch = Batch { window, records: 1, body: b"\x02\x0a\x00".to_vec() };
             outcomes.push(sink.send(1, batch, window + SignedDuration::from_secs(age)).await.outcome);
         }
-        assert!(matches!(outcomes[0], Outcome::Retry { .. }), "no server: {:?}", outcomes[0]);
-        assert!(matches!(&outcomes[1], Outcome::Refused { why } if why.contains("older than the hour")));
+        assert!(matches!(outcomes[0], DeliveryOutcome::Retry { .. }), "no server: {:?}", outcomes[0]);
+        assert!(matches!(&outcomes[1], DeliveryOutcome::Refused { why } if why.contains("older than the hour")));
     }
 }

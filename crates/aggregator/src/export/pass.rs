@@ -8,7 +8,9 @@ use goldmane::collector::encode_updates;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 use trail::otlp::MetricBody;
-use trail::{BATCH_BYTES, Batch, DueWindow, Entry, Namespaces, Settled, TrailRecord, WindowState, new_lines, plan};
+use trail::{
+    BATCH_BYTES, Batch, DueWindow, Entry, Namespaces, SettledRecord, TrailRecord, WindowState, new_lines, plan,
+};
 
 use super::goldmane::new_flows;
 use super::sink::Sink;
@@ -180,7 +182,7 @@ fn spool(
 }
 
 /// Appends the flows of a window to the spools of Goldmanes. Returns the number of lines without flows, out of `lines`.
-fn spool_flows(exports: &Exports, pass: u64, window: &DueWindow, records: &[Settled], lines: u64) -> u64 {
+fn spool_flows(exports: &Exports, pass: u64, window: &DueWindow, records: &[SettledRecord], lines: u64) -> u64 {
     let mut receivers = exports.exporters.iter().filter(|exporter| matches!(exporter.sink(), Sink::Goldmane(_)));
     let Some(exporter) = receivers.next() else { return 0 };
     let flows = match new_flows(records) {

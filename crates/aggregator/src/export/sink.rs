@@ -14,7 +14,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER
 use reqwest::{Client, Response, Url};
 use tokio::sync::Mutex;
 use trail::loki::{self, ExtraLabel};
-use trail::{Entry, Outcome, Spooled, json_lines, otlp};
+use trail::{DeliveryOutcome, Entry, SpooledBatch, json_lines, otlp};
 
 use super::goldmane::GoldmaneSink;
 
@@ -60,7 +60,7 @@ pub(super) struct HttpSink {
 
 /// Response of a sink to a batch.
 pub(super) struct Answer {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: DeliveryOutcome,
     /// Number of records that the receiver rejected despite success, and the reason.
     pub(super) rejected: Option<(u64, String)>,
 }
@@ -87,20 +87,20 @@ impl Sink {
         }
     }
 
-    pub(super) async fn send(&self, spooled: Spooled) -> Answer {
-        let Spooled { sequence, batch } = spooled;
+    pub(super) async fn send(&self, spooled: SpooledBatch) -> Answer {
+        let SpooledBatch { sequence, batch } = spooled;
         let sent = match self {
             Sink::Loki { http, label: _ } => http.send(batch.body).await.map(|(outcome, _)| (outcome, None)),
             Sink::Otlp(http) | Sink::OtlpMetrics(http) => http.send(batch.body).await.map(|(outcome, answer)| {
-                let rejected = otlp::rejected(&answer).filter(|_| outcome == Outcome::Delivered);
+                let rejected = otlp::rejected(&answer).filter(|_| outcome == DeliveryOutcome::Delivered);
                 (outcome, rejected)
             }),
             Sink::Goldmane(goldmane) => return goldmane.send(sequence, batch, Timestamp::now()).await,
-            Sink::File(file) => file.append(batch.body).await.map(|()| (Outcome::Delivered, None)),
+            Sink::File(file) => file.append(batch.body).await.map(|()| (DeliveryOutcome::Delivered, None)),
         };
         match sent {
             Ok((outcome, rejected)) => Answer { outcome, rejected },
-            Err(why) => Answer { outcome: Outcome::Retry { after: None, why }, rejected: None },
+            Err(why) => Answer { outcome: DeliveryOutcome::Retry { after: None, why }, rejected: None },
         }
     }
 
@@ -163,7 +163,7 @@ impl HttpSink {
     }
 
     /// Sends a request. Returns the outcome and the response body.
-    async fn send(&self, body: Vec<u8>) -> Result<(Outcome, Vec<u8>), String> {
+    async fn send(&self, body: Vec<u8>) -> Result<(DeliveryOutcome, Vec<u8>), String> {
         let mut client = self.client.lock().await;
         let answer = self.request(&mut client, body).await;
         if answer.is_err() {
@@ -174,7 +174,7 @@ impl HttpSink {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         // If the response body is slow, the status is enough.
         let answer = tokio::time::timeout(ANSWER, read_answer(response)).await.unwrap_or_default();
-        Ok((Outcome::of_answer(status, retry_after.as_deref(), &answer, Timestamp::now()), answer))
+        Ok((DeliveryOutcome::of_answer(status, retry_after.as_deref(), &answer, Timestamp::now()), answer))
     }
 
     async fn request(&self, client: &mut Option<Client>, body: Vec<u8>) -> Result<Response, String> {

@@ -107,7 +107,7 @@ fn scope(given: &mut QueryParameters) -> Result<SuggestionScope, Refusal> {
     };
     let mut directions = BTreeSet::new();
     for word in given.take_all("direction") {
-        match Direction::BOTH.into_iter().find(|direction| direction.word() == word) {
+        match Direction::BOTH.into_iter().find(|direction| direction.as_str() == word) {
             Some(direction) => directions.insert(direction),
             None => {
                 let word = word.escape_debug();

@@ -30,7 +30,7 @@ pub(super) async fn hints(
     let prefix = given.take("prefix")?.unwrap_or_default();
     let limit = given.limit(MOST_HINTS)?.unwrap_or(USUAL_HINTS);
     // Values of one field are alternatives, so values of this field in the query do not restrict the hints.
-    given.take_all(field.word());
+    given.take_all(field.as_str());
     let filters = given.filters()?;
     let builder = HintBuilder::new(field, filters.clone(), prefix);
     let (range, builder) = sources.sum(filters, builder, HintBuilder::add).await?;

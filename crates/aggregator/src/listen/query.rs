@@ -176,13 +176,13 @@ impl Range {
 mod tests {
     use super::*;
 
-    fn given(pairs: &[(&str, &str)]) -> QueryParameters {
+    fn parameters(pairs: &[(&str, &str)]) -> QueryParameters {
         QueryParameters::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
     fn parameters_that_are_not_filters_are_taken() {
-        let mut given = given(&[("limit", "10"), ("port", "80"), ("field", "port"), ("port", "443")]);
+        let mut given = parameters(&[("limit", "10"), ("port", "80"), ("field", "port"), ("port", "443")]);
         assert_eq!(given.limit(10).unwrap(), Some(10));
         assert_eq!(given.take("field").unwrap().as_deref(), Some("port"));
         assert_eq!(given.filters().unwrap().combinations(), 2);
@@ -193,11 +193,11 @@ mod tests {
     #[test]
     fn invalid_and_duplicate_parameters_are_refused() {
         for text in ["0", "11", "+1", "x", ""] {
-            let refused = given(&[("limit", text)]).limit(10).unwrap_err();
+            let refused = parameters(&[("limit", text)]).limit(10).unwrap_err();
             assert!(refused.reason.contains("expected a number from 1 to 10"), "{text}: {}", refused.reason);
         }
-        let twice = given(&[("limit", "1"), ("limit", "2")]).limit(10).unwrap_err();
+        let twice = parameters(&[("limit", "1"), ("limit", "2")]).limit(10).unwrap_err();
         assert_eq!((twice.code, &*twice.reason), (StatusCode::BAD_REQUEST, "duplicate parameter limit"));
-        assert_eq!(given(&[("page", "1")]).filters().unwrap_err().code, StatusCode::BAD_REQUEST);
+        assert_eq!(parameters(&[("page", "1")]).filters().unwrap_err().code, StatusCode::BAD_REQUEST);
     }
 }

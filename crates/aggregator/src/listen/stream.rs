@@ -103,16 +103,16 @@ pub(super) async fn stream(
         let output = Output { events: events.clone(), stall: STALL, heartbeat: sse::STILL_HERE_EVERY };
         let ended = tokio::select! {
             ended = follower.run(output) => ended,
-            () = revoked => Ended::Revoked,
-            () = events.closed() => Ended::Left,
+            () = revoked => StreamEnd::Revoked,
+            () = events.closed() => StreamEnd::Left,
         };
         match ended {
-            Ended::Stalled => {
+            StreamEnd::Stalled => {
                 metrics.cut_stream();
                 tracing::info!("a reader of the stream was too slow and was cut off");
             }
-            Ended::Failed(reason) => tracing::error!("a stream breaks off: {reason}"),
-            Ended::Left | Ended::Revoked => {}
+            StreamEnd::Failed(reason) => tracing::error!("a stream breaks off: {reason}"),
+            StreamEnd::Left | StreamEnd::Revoked => {}
         }
         drop((open, permit));
     });
@@ -144,7 +144,7 @@ fn id(next: Page) -> String {
 
 /// Reason for which a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Ended {
+enum StreamEnd {
     /// The reader closed it.
     Left,
     Stalled,
@@ -162,16 +162,16 @@ struct Output {
 }
 
 impl Output {
-    async fn send(&self, event: Bytes) -> Result<(), Ended> {
+    async fn send(&self, event: Bytes) -> Result<(), StreamEnd> {
         match timeout(self.stall, self.events.send(event)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Ended::Left),
-            Err(_) => Err(Ended::Stalled),
+            Ok(Err(_)) => Err(StreamEnd::Left),
+            Err(_) => Err(StreamEnd::Stalled),
         }
     }
 
-    async fn send_event(&self, name: &str, id: Option<&str>, data: &impl Serialize) -> Result<(), Ended> {
-        let json = serde_json::to_vec(data).map_err(|error| Ended::Failed(error.to_string()))?;
+    async fn send_event(&self, name: &str, id: Option<&str>, data: &impl Serialize) -> Result<(), StreamEnd> {
+        let json = serde_json::to_vec(data).map_err(|error| StreamEnd::Failed(error.to_string()))?;
         self.send(sse::event(name, id, &json)).await
     }
 }
@@ -197,16 +197,16 @@ impl Follower {
         Follower { aggregate, joins, filters: Arc::new(filters), next, restarted }
     }
 
-    async fn run(mut self, output: Output) -> Ended {
+    async fn run(mut self, output: Output) -> StreamEnd {
         loop {
-            if let Err(ended) = self.follow(&output).await {
+            if let Err(ended) = self.stream_windows(&output).await {
                 return ended;
             }
         }
     }
 
     /// Sends all settled windows, then waits for further ones.
-    async fn follow(&mut self, output: &Output) -> Result<(), Ended> {
+    async fn stream_windows(&mut self, output: &Output) -> Result<(), StreamEnd> {
         let mut settled = self.aggregate.settled();
         output.send_event(OPEN, Some(&id(self.next)), &OpenData { from: self.next.window }).await?;
         if let Some(started) = self.restarted.take() {
@@ -217,12 +217,12 @@ impl Follower {
         let mut heartbeat = Instant::now() + output.heartbeat;
         loop {
             let until = *settled.borrow_and_update();
-            self.follow_clock(until, output).await?;
+            self.adjust_to_clock(until, output).await?;
             self.send_windows(until, output).await?;
             match timeout_at(heartbeat, settled.changed()).await {
                 // The watermark also passes windows without records, for which no event is sent.
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(Ended::Failed("the aggregator stops".to_owned())),
+                Ok(Err(_)) => return Err(StreamEnd::Failed("the aggregator stops".to_owned())),
                 Err(_) => {
                     output.send(sse::STILL_HERE).await?;
                     heartbeat = Instant::now() + output.heartbeat;
@@ -233,7 +233,7 @@ impl Follower {
 
     /// Moves the position back if the aggregator's clock was set back: otherwise the stream would send no records until
     /// the clock reaches the old position. Reported as a gap, since windows settled too early were sent incomplete.
-    async fn follow_clock(&mut self, settled: Timestamp, output: &Output) -> Result<(), Ended> {
+    async fn adjust_to_clock(&mut self, settled: Timestamp, output: &Output) -> Result<(), StreamEnd> {
         if self.next.window <= settled.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) || self.awaits_since(settled) {
             return Ok(());
         }
@@ -250,7 +250,7 @@ impl Follower {
     }
 
     /// Sends all windows that begin before `until`.
-    async fn send_windows(&mut self, until: Timestamp, output: &Output) -> Result<(), Ended> {
+    async fn send_windows(&mut self, until: Timestamp, output: &Output) -> Result<(), StreamEnd> {
         while self.next.window < until {
             self.send_gap(output).await?;
             let from = self.next.window;
@@ -263,7 +263,7 @@ impl Follower {
                 self.next = Page::at(window);
             }
             let Some((next, data)) = self.read().await? else { continue };
-            let json = data.map_err(|error| Ended::Failed(error.to_string()))?;
+            let json = data.map_err(|error| StreamEnd::Failed(error.to_string()))?;
             output.send(sse::event(FLOWS, Some(&id(next)), &json)).await?;
             self.next = next;
         }
@@ -271,7 +271,7 @@ impl Follower {
     }
 
     /// Reports windows that were evicted before they were read as a gap.
-    async fn send_gap(&mut self, output: &Output) -> Result<(), Ended> {
+    async fn send_gap(&mut self, output: &Output) -> Result<(), StreamEnd> {
         let kept = self.aggregate.left_before();
         if self.next.window >= kept {
             return Ok(());
@@ -286,15 +286,15 @@ impl Follower {
 
     /// The records of the next event, from the position up to [`EVENT_BYTES`] or the end of the window, and the
     /// position after them. `None` if the window was evicted meanwhile.
-    async fn read(&self) -> Result<Option<(Page, Result<Vec<u8>, serde_json::Error>)>, Ended> {
-        let permit = self.joins.clone().acquire_owned().await.map_err(|error| Ended::Failed(error.to_string()))?;
+    async fn read(&self) -> Result<Option<(Page, Result<Vec<u8>, serde_json::Error>)>, StreamEnd> {
+        let permit = self.joins.clone().acquire_owned().await.map_err(|error| StreamEnd::Failed(error.to_string()))?;
         let (aggregate, filters, from) = (self.aggregate.clone(), self.filters.clone(), self.next);
         let read = blocking(move || {
             let records = aggregate.read(from.window, &filters);
             drop(permit);
             (aggregate.left_before() <= from.window).then(|| encode(from, records, EVENT_BYTES))
         });
-        read.await.map_err(|refusal| Ended::Failed(refusal.reason))
+        read.await.map_err(|refusal| StreamEnd::Failed(refusal.reason))
     }
 }
 

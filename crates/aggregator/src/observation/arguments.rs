@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use console::Switch;
 use identity::{ClusterName, ClusterScheme, LabelFilter, LabelKeyPattern};
 use insight::LedgerLimits;
 use jiff::SignedDuration;
 use policy::Enforcement;
-
-use crate::cli::Switch;
 
 /// Default mode of policies, with the values of the agents' flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -25,7 +25,7 @@ pub(super) struct SavedState {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Versioned<T> {
+struct VersionedState<T> {
     version: u32,
     state: T,
 }
@@ -69,7 +69,8 @@ impl StateFile {
             Err(source) => return Err(StateError::Read { path, source }),
         };
         let read = serde_json::from_reader(BufReader::new(file));
-        let Versioned { version, state } = read.map_err(|source| StateError::Damaged { path: path.clone(), source })?;
+        let VersionedState { version, state } =
+            read.map_err(|source| StateError::Damaged { path: path.clone(), source })?;
         match version {
             VERSION => Ok(Some(state)),
             version => Err(StateError::Version { path, version }),
@@ -80,7 +81,7 @@ impl StateFile {
         let temporary = self.folder.join(format!("{NAME}.tmp"));
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         let mut writer = BufWriter::new(file);
-        serde_json::to_writer(&mut writer, &Versioned { version: VERSION, state })?;
+        serde_json::to_writer(&mut writer, &VersionedState { version: VERSION, state })?;
         writer.flush()?;
         writer.get_ref().sync_all()?;
         fs::rename(&temporary, self.folder.join(NAME))?;

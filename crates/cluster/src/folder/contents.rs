@@ -1,14 +1,14 @@
 //! Contents of one file: the relevant objects, and the problems of the others.
 
-use policy::{Interner, Tracked};
+use policy::{Interner, SourceObject};
 use serde_json::Value;
 
 use super::{LocatedObject, Origin};
 use crate::manifest::{Document, ParseError, parse};
-use crate::{Manifests, MissingName, Problem, Watched};
+use crate::{Manifests, MissingName, Problem, Watchable};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Contents<O: Tracked> {
+pub(super) struct Contents<O: SourceObject> {
     /// In file order.
     pub(super) objects: Vec<LocatedObject<O>>,
     pub(super) problems: Vec<Problem>,
@@ -22,7 +22,7 @@ enum Meaning<K> {
     Wrong(String),
 }
 
-impl<O: Watched> Contents<O> {
+impl<O: Watchable> Contents<O> {
     pub(super) fn nothing() -> Contents<O> {
         Contents { objects: Vec::new(), problems: Vec::new(), ignored: 0 }
     }
@@ -63,7 +63,7 @@ impl<O: Watched> Contents<O> {
     }
 }
 
-fn meaning<O: Watched>(value: &Value) -> Meaning<O::Kind> {
+fn meaning<O: Watchable>(value: &Value) -> Meaning<O::Kind> {
     if !value.is_object() {
         return Meaning::Wrong("not a Kubernetes object: expected a mapping with apiVersion and kind".into());
     }
@@ -107,7 +107,7 @@ const CLUSTER_POLICIES: &str = "policy.networking.k8s.io/";
 const REPLACED: [(&str, &str); 2] = [("AdminNetworkPolicy", "Admin"), ("BaselineAdminNetworkPolicy", "Baseline")];
 
 /// A misspelt policy must not be ignored: its pods would be open without any warning.
-fn meaning_of_other<O: Watched>(kind: &str, version: Option<&str>) -> Meaning<O::Kind> {
+fn meaning_of_other<O: Watchable>(kind: &str, version: Option<&str>) -> Meaning<O::Kind> {
     let replaced = REPLACED.iter().find(|(replaced, _)| *replaced == kind);
     if let Some((_, tier)) = replaced.filter(|_| version.is_some_and(|v| v.starts_with(CLUSTER_POLICIES))) {
         return Meaning::Wrong(format!("{kind} is not enforced: write a ClusterNetworkPolicy of tier {tier} instead"));

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use policy::{Interner, Tracked};
+use policy::{Interner, SourceObject};
 
 use super::contents::Contents;
 use super::listing::Listing;
-use super::superseded::Superseded;
+use super::superseded::SupersededObjects;
 use super::{Folder, FolderError, assemble, regular_file};
 use crate::manifest::FILE_BYTES;
-use crate::{Problem, Watched};
+use crate::{Problem, Watchable};
 
 /// Attempts to scan a folder that changes meanwhile.
 const ATTEMPTS: usize = 20;
@@ -26,14 +26,14 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
 /// The origin of problems that concern the whole folder.
 pub(super) const FOLDER: &str = "manifest folder";
 
-pub(super) struct Files<O: Tracked> {
+pub(super) struct Files<O: SourceObject> {
     root: PathBuf,
     /// By path, which is the order of precedence.
     files: BTreeMap<PathBuf, ReadFile<O>>,
     /// The number of the last walk of the last scan.
     last_walk: usize,
     /// Objects that only earlier walks of the last scan found; `None` if that scan was stable.
-    superseded: Option<Superseded<O>>,
+    superseded: Option<SupersededObjects<O>>,
     /// Paths that the last scan could not read, and why the scan was incomplete or unstable.
     problems: Vec<Problem>,
     /// Strings shared by the objects.
@@ -41,7 +41,7 @@ pub(super) struct Files<O: Tracked> {
 }
 
 /// The cached state of a file.
-struct ReadFile<O: Tracked> {
+struct ReadFile<O: SourceObject> {
     /// Hash of the bytes last read, valid or not, so that nothing is parsed twice.
     hash: Option<u64>,
     good: Contents<O>,
@@ -59,7 +59,7 @@ struct ChangedFile {
     hash: u64,
 }
 
-impl<O: Watched> Files<O> {
+impl<O: Watchable> Files<O> {
     pub(super) fn new(root: &Path) -> Files<O> {
         Files {
             root: root.to_owned(),
@@ -82,7 +82,7 @@ impl<O: Watched> Files<O> {
     /// a removed one.
     pub(super) fn scan(&mut self, visit_folder: &mut dyn FnMut(&Path)) -> Result<(), FolderError> {
         self.files.values_mut().for_each(|file| file.found_in = None);
-        let mut superseded = Superseded::new();
+        let mut superseded = SupersededObjects::new();
         let mut listing = Listing::of(&self.root, visit_folder)?;
         let mut walk = 1;
         let is_stable = loop {
@@ -125,7 +125,7 @@ impl<O: Watched> Files<O> {
 
     /// Reads the listed files. Files and objects that the previous walk found and this one does not are recorded in
     /// `superseded`.
-    fn read_files(&mut self, listing: &Listing, walk: usize, superseded: &mut Superseded<O>) {
+    fn read_files(&mut self, listing: &Listing, walk: usize, superseded: &mut SupersededObjects<O>) {
         let mut changed: Vec<ChangedFile> = Vec::new();
         let mut unparsed_bytes = 0;
         for path in listing.files() {
@@ -169,7 +169,7 @@ impl<O: Watched> Files<O> {
         }
     }
 
-    fn parse(&mut self, changed: Vec<ChangedFile>, walk: usize, superseded: &mut Superseded<O>) {
+    fn parse(&mut self, changed: Vec<ChangedFile>, walk: usize, superseded: &mut SupersededObjects<O>) {
         for ChangedFile { path, bytes, hash } in changed {
             let name = relative(&self.root, &path);
             let file = self.files.entry(path).or_insert_with(ReadFile::nothing);
@@ -191,7 +191,7 @@ impl<O: Watched> Files<O> {
     }
 }
 
-impl<O: Watched> ReadFile<O> {
+impl<O: Watchable> ReadFile<O> {
     fn nothing() -> ReadFile<O> {
         ReadFile { hash: None, good: Contents::nothing(), problem: None, found_in: None }
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::files::{FOLDER, Files};
 use super::{Folder, FolderError};
-use crate::{Problem, SourceEvent, TimedChange, Watched};
+use crate::{Problem, SourceEvent, TimedChange, Watchable};
 
 /// Debounce: a save, or an update of a ConfigMap, is a burst of events; the folder is read this long after the last
 /// one.
@@ -35,7 +35,7 @@ const EVENT_BYTES: usize = 4096;
 const SCAN_TIME: Duration = Duration::from_secs(10);
 
 /// The last report of a followed folder.
-struct Follower<O: Watched> {
+struct Follower<O: Watchable> {
     /// The last reported folder, without the problem of a scan that has not ended.
     folder: Option<Folder<O>>,
     /// The last reported problems.
@@ -45,7 +45,7 @@ struct Follower<O: Watched> {
 }
 
 /// A scan that has ended.
-struct Scan<O: Watched> {
+struct Scan<O: Watchable> {
     files: Files<O>,
     outcome: Result<(), FolderError>,
     /// Why a folder could not be watched.
@@ -54,7 +54,7 @@ struct Scan<O: Watched> {
 
 /// Reports the objects of a folder, or of a single file: all kinds at first, later the changed kinds. Returns once the
 /// receiver is dropped; a folder that is missing at the start is an error, one removed later a [`Problem`].
-pub async fn watch_folder<O: Watched, E: From<SourceEvent<O>>>(
+pub async fn watch_folder<O: Watchable, E: From<SourceEvent<O>>>(
     path: &Path,
     sender: mpsc::Sender<E>,
 ) -> Result<(), FolderError> {
@@ -121,7 +121,7 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     }
 }
 
-impl<O: Watched> Scan<O> {
+impl<O: Watchable> Scan<O> {
     fn run(mut files: Files<O>, watches: Option<Watches>) -> Scan<O> {
         // CLOSE_WRITE instead of MODIFY, so that a partially written file is not read.
         let mask = WatchMask::CLOSE_WRITE
@@ -143,7 +143,7 @@ impl<O: Watched> Scan<O> {
     }
 }
 
-impl<O: Watched> Follower<O> {
+impl<O: Watchable> Follower<O> {
     /// Waits for the scan to end, and reports a scan that has not ended after `limit` as a problem, which the events of
     /// the scan then remove. `None` if the receiver was dropped.
     async fn scan_end<T, E: From<SourceEvent<O>>>(

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use policy::{ObjectName, Tracked};
+use policy::{ObjectName, SourceObject};
 
 use super::LocatedObject;
 
 /// Each object in the version of the last walk that found it.
-pub(super) struct Superseded<O: Tracked> {
+pub(super) struct SupersededObjects<O: SourceObject> {
     objects: BTreeMap<(O::Kind, ObjectName), (usize, LocatedObject<O>)>,
 }
 
-impl<O: Tracked> Superseded<O> {
-    pub(super) fn new() -> Superseded<O> {
-        Superseded { objects: BTreeMap::new() }
+impl<O: SourceObject> SupersededObjects<O> {
+    pub(super) fn new() -> SupersededObjects<O> {
+        SupersededObjects { objects: BTreeMap::new() }
     }
 
     /// Records the objects of a file that was changed or removed, which `walk` was the last to find in this file.
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn version_of_latest_walk_is_kept() {
-        let mut superseded = Superseded::new();
+        let mut superseded = SupersededObjects::new();
         for (walk, file) in [(2, "b.yaml"), (1, "a.yaml"), (3, "c.yaml"), (3, "d.yaml")] {
             superseded.record(walk, &objects(file));
         }

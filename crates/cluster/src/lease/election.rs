@@ -5,7 +5,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use policy::ObjectName;
 
-use super::{Lease, Terms};
+use super::{Lease, LeaseTerms};
 
 /// One candidate's view of an election. Every `Instant` is one of this process's monotonic clock.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Election {
     name: ObjectName,
     /// The identity, unique among the candidates.
     identity: String,
-    terms: Terms,
+    terms: LeaseTerms,
     seen: Option<ObservedRecord>,
     /// When the last successful acquire or renew request was sent. No other candidate can have observed it earlier.
     renewed: Option<Instant>,
@@ -38,7 +38,7 @@ pub enum LeaseAction {
 }
 
 impl Election {
-    pub fn new(name: ObjectName, identity: String, terms: Terms) -> Election {
+    pub fn new(name: ObjectName, identity: String, terms: LeaseTerms) -> Election {
         Election { name, identity, terms, seen: None, renewed: None }
     }
 
@@ -123,13 +123,13 @@ mod tests {
                 + jiff::SignedDuration::from_secs(second.into())
         }
 
-        fn look(&self, candidate: &mut Election, second: u32) -> LeaseAction {
+        fn observe(&self, candidate: &mut Election, second: u32) -> LeaseAction {
             candidate.observe(self.lease.clone(), self.at(second), self.time(second))
         }
 
         /// Reads the Lease and performs the step.
         fn round(&mut self, candidate: &mut Election, second: u32) -> bool {
-            match self.look(candidate, second) {
+            match self.observe(candidate, second) {
                 LeaseAction::Create(lease) | LeaseAction::Replace(lease) => {
                     self.lease = Some(lease.clone());
                     candidate.record_write(lease, self.at(second));
@@ -141,14 +141,14 @@ mod tests {
     }
 
     fn candidate(identity: &str) -> Election {
-        Election::new(ObjectName::new("ringfence", "context"), identity.into(), Terms::default())
+        Election::new(ObjectName::new("ringfence", "context"), identity.into(), LeaseTerms::default())
     }
 
     #[test]
     fn first_candidate_creates_lease_and_second_waits() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
-        assert!(matches!(world.look(&mut a, 0), LeaseAction::Create(_)));
+        assert!(matches!(world.observe(&mut a, 0), LeaseAction::Create(_)));
         assert!(world.round(&mut a, 0));
         assert!(!world.round(&mut b, 0));
         assert_eq!((a.holder(), b.holder()), (Some("a"), Some("a")));
@@ -220,7 +220,7 @@ mod tests {
         let mut a = candidate("a");
         world.round(&mut a, 0);
         world.lease = None;
-        assert!(matches!(world.look(&mut a, 2), LeaseAction::Create(_)));
+        assert!(matches!(world.observe(&mut a, 2), LeaseAction::Create(_)));
         assert_eq!(a.leads_until(world.at(2)), None);
     }
 
@@ -228,10 +228,10 @@ mod tests {
     fn refused_write_changes_nothing() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
-        assert!(matches!(world.look(&mut a, 0), LeaseAction::Create(_)));
+        assert!(matches!(world.observe(&mut a, 0), LeaseAction::Create(_)));
         world.round(&mut b, 0);
         assert_eq!(a.leads_until(world.at(0)), None);
-        assert_eq!(world.look(&mut a, 1), LeaseAction::Wait);
+        assert_eq!(world.observe(&mut a, 1), LeaseAction::Wait);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let mut world = World::new();
         world.round(&mut candidate("a"), 0);
         let mut again = candidate("a");
-        assert!(matches!(world.look(&mut again, 5), LeaseAction::Replace(_)));
+        assert!(matches!(world.observe(&mut again, 5), LeaseAction::Replace(_)));
         assert_eq!(again.leads_until(world.at(5)), None);
         assert!(world.round(&mut again, 5));
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::client::{Client, WriteOutcome};
-use super::{Election, LeaseAction, Terms};
+use super::{Election, LeaseAction, LeaseTerms};
 use crate::ApiClient;
 
 /// The state of the election for one candidate.
@@ -47,7 +47,7 @@ pub async fn hold_lease(
     connection: ApiClient,
     name: ObjectName,
     identity: String,
-    terms: Terms,
+    terms: LeaseTerms,
     state: watch::Sender<LeaseState>,
 ) {
     let mut election = Election::new(name.clone(), identity, terms);
@@ -95,7 +95,7 @@ pub async fn hold_lease(
 }
 
 /// Reads the Lease once and performs the step.
-async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result<(), String> {
+async fn round(client: &Client, election: &mut Election, terms: LeaseTerms) -> Result<(), String> {
     let found = client.get(terms.renew_deadline).await?;
     let step = election.observe(found, Instant::now(), Timestamp::now());
     // Read before the request: other candidates count the lease duration from a later time, when they observe the write.
@@ -127,7 +127,7 @@ fn report_change(state: &watch::Sender<LeaseState>, election: &Election, now: In
 }
 
 /// Lets the next leader acquire the Lease at once. After a failure it waits until the Lease expires.
-async fn release(client: &Client, election: &Election, terms: Terms) {
+async fn release(client: &Client, election: &Election, terms: LeaseTerms) {
     let Some(lease) = election.release(Timestamp::now()) else { return };
     if let Err(problem) = client.replace(&lease, terms.retry).await {
         tracing::warn!(problem, "cannot release the Lease; it will expire");

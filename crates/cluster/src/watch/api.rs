@@ -19,7 +19,7 @@ use crate::{ApiClient, Resource};
 
 /// The objects to list or watch.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct ObjectQuery {
     pub(super) resource: Resource,
     /// Label selector; `None` for all objects.
     pub(super) labels: Option<String>,
@@ -32,7 +32,7 @@ const PAGE_BYTES: usize = 256 << 20;
 /// reused for all pages of a list.
 pub(super) async fn page(
     connection: &ApiClient,
-    asked: &Asked,
+    asked: &ObjectQuery,
     limit: Option<u32>,
     next: Option<String>,
     text: &mut Vec<u8>,
@@ -80,7 +80,11 @@ pub(super) enum Start<'a> {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(connection: &ApiClient, asked: &Asked, start: Start<'_>) -> Result<WatchLines, Failure> {
+pub(super) async fn watch(
+    connection: &ApiClient,
+    asked: &ObjectQuery,
+    start: Start<'_>,
+) -> Result<WatchLines, Failure> {
     let (send_initial_events, version) = match start {
         Start::List => (true, ""),
         Start::Version(version) => (false, version),

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::lean_json::read_lean;
-use crate::{MissingName, Watched};
+use crate::{MissingName, Watchable};
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -75,27 +75,27 @@ impl Bookmark {
 }
 
 /// A lowered object, and the resource version of its event.
-pub(super) struct Decoded<O> {
+pub(super) struct DecodedEvent<O> {
     pub(super) object: O,
     pub(super) version: Option<String>,
 }
 
 /// Lowers the object of a watch event.
-pub(super) fn decode<O: Watched>(
+pub(super) fn decode<O: Watchable>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
-) -> Result<Decoded<O>, MissingName> {
+) -> Result<DecodedEvent<O>, MissingName> {
     decode_item(interner, kind, raw, None)
 }
 
 /// Lowers an item of a list with this API version.
-pub(super) fn decode_item<O: Watched>(
+pub(super) fn decode_item<O: Watchable>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,
     api_version: Option<&str>,
-) -> Result<Decoded<O>, MissingName> {
+) -> Result<DecodedEvent<O>, MissingName> {
     let mut value = match read_lean(O::resource(kind).keep, raw.get()) {
         Ok(value) => value,
         Err(e) => unreadable(raw, &e)?,
@@ -105,11 +105,11 @@ pub(super) fn decode_item<O: Watched>(
     }
     let version = value["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let object = O::lower(interner, kind, &value)?;
-    Ok(Decoded { object, version })
+    Ok(DecodedEvent { object, version })
 }
 
 /// The name of a deleted object.
-pub(super) fn decode_name<O: Watched>(
+pub(super) fn decode_name<O: Watchable>(
     interner: &mut Interner,
     kind: O::Kind,
     raw: &RawValue,

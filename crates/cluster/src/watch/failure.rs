@@ -223,7 +223,7 @@ pub(super) fn causes(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Watched;
+    use crate::Watchable;
     use policy::{Kind, Object};
 
     fn refused(code: u16, message: &str) -> Failure {

@@ -8,13 +8,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::InformerReport;
-use super::api::{self, Asked, Start};
+use super::api::{self, ObjectQuery, Start};
 use super::decode::{Bookmark, Page, WatchLine, WatchLineKind, decode, decode_item, decode_name};
 use super::discovery::{Discovery, discover};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Read, WatchLines};
-use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watched};
+use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watchable};
 
 /// Page size of lists, the same as client-go's.
 const PAGE_OBJECTS: u32 = 500;
@@ -43,10 +43,10 @@ impl From<Failure> for Stop {
     }
 }
 
-pub(super) struct Informer<O: Watched> {
+pub(super) struct Informer<O: Watchable> {
     connection: ApiClient,
     kind: O::Kind,
-    asked: Asked,
+    asked: ObjectQuery,
     /// More objects than this are a failure, which keeps the last reported state.
     most_objects: usize,
     report: mpsc::Sender<(O::Kind, InformerReport<O>)>,
@@ -81,7 +81,7 @@ enum WatchActivity<O> {
     Gone(Box<ObjectName>),
 }
 
-impl<O: Watched> WatchActivity<O> {
+impl<O: Watchable> WatchActivity<O> {
     fn name(&self) -> &ObjectName {
         match self {
             WatchActivity::Is(object) => object.name(),
@@ -90,7 +90,7 @@ impl<O: Watched> WatchActivity<O> {
     }
 }
 
-impl<O: Watched> Informer<O> {
+impl<O: Watchable> Informer<O> {
     pub(super) fn new(
         connection: &ApiClient,
         kind: O::Kind,
@@ -100,7 +100,7 @@ impl<O: Watched> Informer<O> {
             backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
             connection: connection.clone(),
             kind,
-            asked: Asked { resource: O::resource(kind), labels: None },
+            asked: ObjectQuery { resource: O::resource(kind), labels: None },
             most_objects: usize::MAX,
             report,
             version: None,
@@ -141,7 +141,7 @@ impl<O: Watched> Informer<O> {
             let outcome = match self.version.clone() {
                 None if streamed => self.list_as_stream().await,
                 None => self.list_in_pages().await,
-                Some(version) => self.follow(version).await,
+                Some(version) => self.watch(version).await,
             };
             let outcome = match outcome {
                 Ok(()) => Ok(()),
@@ -227,7 +227,7 @@ impl<O: Watched> Informer<O> {
         }
         let unserved = unserved && self.is_confirmed();
         if unserved {
-            self.know_none().await?;
+            self.report_unserved().await?;
         } else if listing || !matches!(failure, Failure::Expired) {
             // An expired version is normal and not reported; a failure of the relist will be.
             self.failure = Some(message);
@@ -260,7 +260,7 @@ impl<O: Watched> Informer<O> {
     }
 
     /// Reports that the server does not serve the kind, and so has no objects of it.
-    async fn know_none(&mut self) -> Result<(), Stop> {
+    async fn report_unserved(&mut self) -> Result<(), Stop> {
         self.failure = None;
         self.report_problems().await?;
         if self.unserved {
@@ -346,7 +346,7 @@ impl<O: Watched> Informer<O> {
     }
 
     /// Reports the changes after `version` until the watch ends.
-    async fn follow(&mut self, version: String) -> Result<(), Stop> {
+    async fn watch(&mut self, version: String) -> Result<(), Stop> {
         let mut lines = match self.open.take() {
             Some(lines) => lines,
             None => api::watch(&self.connection, &self.asked, Start::Version(&version)).await?,
@@ -442,7 +442,7 @@ impl<O: Watched> Informer<O> {
 }
 
 /// The objects of a list, sorted by name.
-fn known_last<O: Watched>(mut received: Vec<WatchActivity<O>>) -> Vec<O> {
+fn known_last<O: Watchable>(mut received: Vec<WatchActivity<O>>) -> Vec<O> {
     // Servers list almost in name order, so sorting is cheap. The stable sort puts the last entry of each name first.
     received.reverse();
     received.sort_by(|a, b| a.name().cmp(b.name()));

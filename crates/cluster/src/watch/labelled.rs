@@ -4,11 +4,11 @@ use tokio::sync::mpsc;
 
 use super::informer::Informer;
 use super::{InformerReport, REPORTS_QUEUED, resume_panic};
-use crate::{ApiClient, TimedChange, Watched};
+use crate::{ApiClient, TimedChange, Watchable};
 
 /// An event of the watch, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum LabelledEvent<O: Watched> {
+pub enum LabelledEvent<O: Watchable> {
     Change(TimedChange<O>),
     /// All objects up to now have been reported.
     IsCurrent,
@@ -23,7 +23,7 @@ pub enum LabelledEvent<O: Watched> {
 ///
 /// The first event is a [`policy::Change::Replace`]; so is every relist. While there are more than `most` objects none
 /// of them is reported, and the watch is failing.
-pub async fn watch_labelled<O: Watched>(
+pub async fn watch_labelled<O: Watchable>(
     connection: ApiClient,
     kind: O::Kind,
     selector: String,

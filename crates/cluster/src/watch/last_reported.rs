@@ -7,10 +7,10 @@ use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
-use policy::{ObjectName, Tracked};
+use policy::{ObjectName, SourceObject};
 
 #[derive(Debug)]
-pub(super) struct LastReported<O: Tracked> {
+pub(super) struct LastReported<O: SourceObject> {
     objects: HashSet<ByName<O>>,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct LastReported<O: Tracked> {
 #[derive(Debug)]
 struct ByName<O>(O);
 
-impl<O: Tracked> LastReported<O> {
+impl<O: SourceObject> LastReported<O> {
     pub(super) fn new() -> LastReported<O> {
         LastReported { objects: HashSet::new() }
     }
@@ -54,25 +54,25 @@ impl<O: Tracked> LastReported<O> {
     }
 }
 
-impl<O: Tracked> Borrow<ObjectName> for ByName<O> {
+impl<O: SourceObject> Borrow<ObjectName> for ByName<O> {
     fn borrow(&self) -> &ObjectName {
         self.0.name()
     }
 }
 
-impl<O: Tracked> Hash for ByName<O> {
+impl<O: SourceObject> Hash for ByName<O> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.name().hash(state);
     }
 }
 
-impl<O: Tracked> PartialEq for ByName<O> {
+impl<O: SourceObject> PartialEq for ByName<O> {
     fn eq(&self, other: &ByName<O>) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl<O: Tracked> Eq for ByName<O> {}
+impl<O: SourceObject> Eq for ByName<O> {}
 
 #[cfg(test)]
 mod tests {

@@ -139,7 +139,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Watched;
+    use crate::Watchable;
 
     fn read(kind: Kind, text: &str) -> serde_json::Result<Value> {
         read_lean(Object::resource(kind).keep, text)

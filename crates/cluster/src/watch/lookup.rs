@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
-use crate::{ApiClient, Resource, Watched};
+use crate::{ApiClient, Resource, Watchable};
 
 /// Longest name of a namespace or a pod (RFC 1123 subdomain, as the API server limits it).
 const LONGEST_NAME: usize = 253;

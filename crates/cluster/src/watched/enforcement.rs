@@ -4,9 +4,9 @@ use policy::{ENFORCEMENT_ANNOTATION, Interner, Kind, Object};
 use serde_json::Value;
 
 use super::Keep::{self, All, Each, Only, Whole};
-use super::{Manifests, MissingName, Need, Resource, Watched};
+use super::{Manifests, MissingName, Need, Resource, Watchable};
 
-impl Watched for Object {
+impl Watchable for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
     const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 

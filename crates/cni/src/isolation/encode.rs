@@ -25,19 +25,19 @@ const FLAGS_AT: usize = 6;
 
 /// The family of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum TableFamily {
     Inet,
     Netdev,
     Bridge,
 }
 
-impl Family {
+impl TableFamily {
     /// `NFPROTO_INET`, `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`
     fn number(self) -> u8 {
         match self {
-            Family::Inet => 1,
-            Family::Netdev => 5,
-            Family::Bridge => 7,
+            TableFamily::Inet => 1,
+            TableFamily::Netdev => 5,
+            TableFamily::Bridge => 7,
         }
     }
 }
@@ -66,7 +66,7 @@ impl Batch {
 
     pub(super) fn push(
         &mut self,
-        family: Family,
+        family: TableFamily,
         operation: &'static str,
         message: u16,
         flags: u16,
@@ -105,7 +105,7 @@ impl Batch {
 }
 
 /// A query outside of a batch.
-pub(super) fn get_request(family: Family, kind: u16, attributes: AttributeList) -> Vec<u8> {
+pub(super) fn get_request(family: TableFamily, kind: u16, attributes: AttributeList) -> Vec<u8> {
     message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, family.number(), 0, &attributes)
 }
 

@@ -9,7 +9,7 @@ use crate::plugin::environment::{Environment, Pod};
 use crate::plugin::host_interface::{self, HostInterface};
 use crate::plugin::pod_interface::{self, PodInterface};
 use crate::plugin::prev_result::PrevResult;
-use crate::plugin::{Code, Failure, say};
+use crate::plugin::{Code, Failure, print_error};
 use crate::plugin::{bridge_learning, checksum_offload, neighbours};
 use crate::protocol::{Request, Response};
 use crate::{AttachmentRecord, isolation, store};
@@ -41,13 +41,15 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
     if let Some(bridge) = &bridge
         && let Err(error) = bridge_learning::restrict(bridge)
     {
-        say(format_args!("bridge {bridge} may learn from frames to reserved addresses (no_linklocal_learn): {error}"));
+        print_error(format_args!(
+            "bridge {bridge} may learn from frames to reserved addresses (no_linklocal_learn): {error}"
+        ));
     }
     let PodInterface { hardware_address, link_local } = pod_interface::read(sandbox, id.interface());
     let (link_local, link_local_error) = match link_local {
         Ok(addresses) => (addresses, None),
         Err(error) => {
-            say(format_args!("cannot read the link-local addresses of pod {namespace}/{pod}: {error}"));
+            print_error(format_args!("cannot read the link-local addresses of pod {namespace}/{pod}: {error}"));
             (Vec::new(), Some(error))
         }
     };
@@ -95,7 +97,9 @@ fn protect(config: &Config, attachment: &AttachmentRecord, deadline: Instant) ->
     let reason = match ask_until(&config.agent_socket, request, deadline) {
         Ok(Response::Enforced) => return Ok(()),
         Ok(Response::Isolated { reason }) if isolate && attachment.host_interface.is_some() => {
-            say(format_args!("pod {namespace}/{pod} starts isolated by the agent, with all traffic denied: {reason}"));
+            print_error(format_args!(
+                "pod {namespace}/{pod} starts isolated by the agent, with all traffic denied: {reason}"
+            ));
             return Ok(());
         }
         Ok(Response::Isolated { reason } | Response::Failed { reason }) => reason,
@@ -112,7 +116,7 @@ fn protect(config: &Config, attachment: &AttachmentRecord, deadline: Instant) ->
     let port = HostPort { interface: host_interface, is_bridged: attachment.bridge.is_some() };
     isolation::add(&attachment.all_addresses(), Some(port))
         .map_err(|error| format!("{reason}; and the pod cannot be isolated: {error}"))?;
-    say(format_args!(
+    print_error(format_args!(
         "pod {namespace}/{pod} starts isolated in table {}, with all traffic denied until the agent adopts it: \
          {reason}",
         isolation::TABLE
@@ -123,7 +127,7 @@ fn protect(config: &Config, attachment: &AttachmentRecord, deadline: Instant) ->
 /// Removes the attachment of a pod that does not start.
 fn abandon(config: &Config, attachment: &AttachmentRecord) {
     if let Err(error) = store::remove(&config.state_dir, &attachment.id) {
-        say(format_args!("cannot remove {} from {}: {error}", attachment.id, config.state_dir.display()));
+        print_error(format_args!("cannot remove {} from {}: {error}", attachment.id, config.state_dir.display()));
     }
     notify(&config.agent_socket, &Request::Delete(attachment.id.clone()));
 }

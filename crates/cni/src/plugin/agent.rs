@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use pacing::Backoff;
 
-use crate::plugin::say;
+use crate::plugin::print_error;
 use crate::protocol::{ProtocolError, Request, Response, read_response, write_request};
 
 /// Timeout of requests that the agent answers immediately.
@@ -36,7 +36,7 @@ pub(super) enum AgentError {
 }
 
 /// Sends one request.
-pub(super) fn ask(socket: &Path, request: &Request, deadline: Instant) -> Result<Response, AgentError> {
+pub(super) fn send_request(socket: &Path, request: &Request, deadline: Instant) -> Result<Response, AgentError> {
     let path = || socket.display().to_string();
     let unreachable = |error| AgentError::Unreachable { path: path(), error };
     let unanswered = |error| AgentError::Unanswered { path: path(), error };
@@ -55,7 +55,7 @@ pub(super) fn ask_until(
     let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MOST);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let error = match ask(socket, &request(left), deadline) {
+        let error = match send_request(socket, &request(left), deadline) {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
@@ -75,7 +75,7 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
     let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MOST);
     let mut answer: Option<String> = None;
     loop {
-        let reason = match ask(socket, &Request::Status, deadline) {
+        let reason = match send_request(socket, &Request::Status, deadline) {
             Ok(Response::Ok) => return Ok(()),
             Ok(Response::Failed { reason }) => {
                 answer = Some(reason.clone());
@@ -101,13 +101,13 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
 
 /// Notifies the agent of a change that its resync would find later.
 pub(super) fn notify(socket: &Path, request: &Request) {
-    match ask(socket, request, Instant::now() + AT_ONCE) {
+    match send_request(socket, request, Instant::now() + AT_ONCE) {
         Ok(Response::Ok) => {}
-        Ok(Response::Failed { reason }) => say(format_args!("the agent reports: {reason}")),
+        Ok(Response::Failed { reason }) => print_error(format_args!("the agent reports: {reason}")),
         Ok(Response::Enforced | Response::Isolated { .. }) => {
-            say(format_args!("unexpected response of the agent"));
+            print_error(format_args!("unexpected response of the agent"));
         }
-        Err(error) => say(format_args!("{error}")),
+        Err(error) => print_error(format_args!("{error}")),
     }
 }
 

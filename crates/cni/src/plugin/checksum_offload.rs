@@ -61,7 +61,7 @@ impl Ethtool {
             .map_err(|error| format!("cannot open a generic netlink socket: {error}"))?;
         let mut ethtool = Ethtool { socket, family: GENL_ID_CTRL };
         let name = AttributeList::new().put_text(CTRL_ATTR_FAMILY_NAME, "ethtool");
-        let answer = ethtool.ask(CTRL_CMD_GETFAMILY, 0, &name).map_err(|error| {
+        let answer = ethtool.request(CTRL_CMD_GETFAMILY, 0, &name).map_err(|error| {
             format!("the kernel has no ethtool netlink interface (CONFIG_ETHTOOL_NETLINK): {error}")
         })?;
         let id = Attributes::new(&answer).find_kind(CTRL_ATTR_FAMILY_ID).and_then(|id| id.ne16().ok());
@@ -76,14 +76,14 @@ impl Ethtool {
         });
         let wanted = AttributeList::new().put_nested(ETHTOOL_A_BITSET_BITS, bits);
         let request = device(interface, ETHTOOL_FLAG_OMIT_REPLY).put_nested(ETHTOOL_A_FEATURES_WANTED, wanted);
-        self.ask(ETHTOOL_MSG_FEATURES_SET, flags::ACK, &request)
+        self.request(ETHTOOL_MSG_FEATURES_SET, flags::ACK, &request)
             .map(drop)
             .map_err(|error| format!("cannot change the features of {interface}: {error}"))
     }
 
     fn active_features(&self, interface: &str) -> Result<Vec<String>, String> {
         let answer = self
-            .ask(ETHTOOL_MSG_FEATURES_GET, 0, &device(interface, 0))
+            .request(ETHTOOL_MSG_FEATURES_GET, 0, &device(interface, 0))
             .map_err(|error| format!("cannot read the features of {interface}: {error}"))?;
         let active = Attributes::new(&answer).find_kind(ETHTOOL_A_FEATURES_ACTIVE);
         let bits = active.and_then(|set| set.nested().find_kind(ETHTOOL_A_BITSET_BITS));
@@ -99,7 +99,7 @@ impl Ethtool {
     }
 
     /// Sends a request and returns the attributes of the response; none for an acknowledgement.
-    fn ask(&self, command: u8, flags: u16, attributes: &AttributeList) -> Result<Vec<u8>, String> {
+    fn request(&self, command: u8, flags: u16, attributes: &AttributeList) -> Result<Vec<u8>, String> {
         // `struct genlmsghdr`: the command, version 1, and two reserved bytes.
         let request = message(self.family, flags, 0, &[command, 1, 0, 0], attributes);
         let answer = self.socket.request(&request).map_err(|error| error.to_string())?;

@@ -68,7 +68,7 @@ struct ConfigFields {
     on_timeout: Option<String>,
     tx_checksum_offload: Option<String>,
     prev_result: Option<Box<RawValue>>,
-    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "given")]
+    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "deserialize_present")]
     valid_attachments: Option<Option<Vec<ValidAttachment>>>,
 }
 
@@ -80,7 +80,7 @@ struct ValidAttachment {
 }
 
 /// Distinguishes `null`, which is how libcni encodes an empty list, from a missing key.
-fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,

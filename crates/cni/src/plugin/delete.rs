@@ -7,13 +7,13 @@ use crate::plugin::agent::notify;
 use crate::plugin::config::Config;
 use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
-use crate::plugin::{Failure, link_down, neighbours, say};
+use crate::plugin::{Failure, link_down, neighbours, print_error};
 use crate::protocol::Request;
 use crate::{AttachmentKey, AttachmentRecord, isolation, store};
 
 pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>) {
     let config = config.unwrap_or_else(|failure| {
-        say(format_args!("{failure}; DEL continues with the defaults"));
+        print_error(format_args!("{failure}; DEL continues with the defaults"));
         Config::of_defaults()
     });
     match environment.attachment_id() {
@@ -22,7 +22,7 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
             remove(&config, &id, &reported.map(|result| result.addresses).unwrap_or_default());
         }
         // No ADD with this input can have succeeded.
-        Err(failure) => say(format_args!("{failure}; there is nothing to remove")),
+        Err(failure) => print_error(format_args!("{failure}; there is nothing to remove")),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 /// only if the attachment's file cannot be read, since another pod may own them by now.
 pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
-    let others = Others::read(config, id);
+    let others = OtherAttachments::read(config, id);
     let (addresses, host_interface) = match store::read(folder, id) {
         Ok(Some(attachment)) => {
             set_down(&attachment, &others);
@@ -38,7 +38,7 @@ pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -
         }
         Ok(None) => (Vec::new(), None),
         Err(error) => {
-            say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
+            print_error(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
             (reported.to_vec(), None)
         }
     };
@@ -47,24 +47,24 @@ pub(super) fn remove(config: &Config, id: &AttachmentKey, reported: &[IpAddr]) -
     let released = release(others, addresses.clone(), host_interface);
     let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
     for complaint in &complaints {
-        say(format_args!("{complaint}"));
+        print_error(format_args!("{complaint}"));
     }
     notify(&config.agent_socket, &Request::Delete(id.clone()));
     // The rules judged them as packets to this pod; an isolated pod that claims an address, too, must not receive them.
     if let Err(error) = neighbours::drop_waiting(&addresses) {
-        say(format_args!("cannot drop packets that wait for the addresses of attachment {id}: {error}"));
+        print_error(format_args!("cannot drop packets that wait for the addresses of attachment {id}: {error}"));
     }
     complaints.is_empty()
 }
 
 /// The attachments of all other pods, or why they cannot be read.
-struct Others(Result<Vec<AttachmentRecord>, String>);
+struct OtherAttachments(Result<Vec<AttachmentRecord>, String>);
 
-impl Others {
-    fn read(config: &Config, id: &AttachmentKey) -> Others {
+impl OtherAttachments {
+    fn read(config: &Config, id: &AttachmentKey) -> OtherAttachments {
         let folder = &config.state_dir;
         let all = store::read_all(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()));
-        Others(all.map(|all| all.attachments.into_iter().filter(|other| other.id != *id).collect()))
+        OtherAttachments(all.map(|all| all.attachments.into_iter().filter(|other| other.id != *id).collect()))
     }
 }
 
@@ -73,20 +73,20 @@ fn has_interface(others: &[AttachmentRecord], name: &str) -> bool {
 }
 
 /// The interface's rules are removed with the attachment, but the interface may stay for some time.
-fn set_down(attachment: &AttachmentRecord, others: &Others) {
+fn set_down(attachment: &AttachmentRecord, others: &OtherAttachments) {
     let Some(name) = &attachment.host_interface else { return };
     let is_free = others.0.as_ref().is_ok_and(|others| !has_interface(others, name));
     if is_free && let Err(error) = link_down::set_down(name, attachment.host_interface_index) {
-        say(format_args!("cannot set {name} of attachment {} down: {error}", attachment.id));
+        print_error(format_args!("cannot set {name} of attachment {} down: {error}", attachment.id));
     }
 }
 
 /// Removes addresses and interface from the isolation tables, unless another pod owns them now.
-fn release(others: Others, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
+fn release(others: OtherAttachments, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
     if addresses.is_empty() && host_interface.is_none() {
         return Ok(());
     }
-    let Others(others) = others;
+    let OtherAttachments(others) = others;
     let others = others?;
     let of_others: BTreeSet<IpAddr> = others.iter().flat_map(AttachmentRecord::all_addresses).collect();
     addresses.retain(|address| !of_others.contains(address));

@@ -22,7 +22,7 @@ const FAMILIES: [u8; 2] = [2, 10];
 const HEADER: usize = 12;
 
 /// An entry whose address is being resolved.
-struct Unresolved {
+struct UnresolvedEntry {
     header: [u8; HEADER],
     address: IpAddr,
 }
@@ -32,7 +32,7 @@ struct Unresolved {
 pub(super) fn drop_waiting(addresses: &[IpAddr]) -> io::Result<()> {
     let socket = Socket::open(NetlinkProtocol::Route)?;
     for family in FAMILIES {
-        for Unresolved { header, address } in unresolved(&socket, family)? {
+        for UnresolvedEntry { header, address } in unresolved(&socket, family)? {
             if addresses.contains(&address) {
                 remove(&socket, &header, address)?;
             }
@@ -41,7 +41,7 @@ pub(super) fn drop_waiting(addresses: &[IpAddr]) -> io::Result<()> {
     Ok(())
 }
 
-fn unresolved(socket: &Socket, family: u8) -> io::Result<Vec<Unresolved>> {
+fn unresolved(socket: &Socket, family: u8) -> io::Result<Vec<UnresolvedEntry>> {
     let mut header = [0; HEADER];
     header[0] = family;
     socket.send(&message(RTM_GETNEIGH, flags::DUMP, 0, &header, &AttributeList::new()))?;
@@ -70,7 +70,7 @@ fn unresolved(socket: &Socket, family: u8) -> io::Result<Vec<Unresolved>> {
                 2 => IpAddr::from(address.array::<4>()?),
                 _ => IpAddr::from(address.array::<16>()?),
             };
-            found.push(Unresolved { header, address });
+            found.push(UnresolvedEntry { header, address });
         }
     }
 }

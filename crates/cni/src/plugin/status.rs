@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::plugin::agent::ask_status_until;
 use crate::plugin::config::{Config, OnTimeout};
-use crate::plugin::{Code, Failure, say};
+use crate::plugin::{Code, Failure, print_error};
 
 /// The kubelet queries the status every few seconds, and considers the runtime dead after 30 seconds without a
 /// response.
@@ -20,7 +20,7 @@ pub(super) fn status(config: &Config) -> Result<(), Failure> {
         (Ok(()), OnTimeout::Fail | OnTimeout::Isolate) => Ok(()),
         // An ADD would isolate the pod.
         (Err(reason), OnTimeout::Isolate) => {
-            say(format_args!("pods that start now are isolated, with all traffic denied: {reason}"));
+            print_error(format_args!("pods that start now are isolated, with all traffic denied: {reason}"));
             Ok(())
         }
         (Err(reason), OnTimeout::Fail) => {

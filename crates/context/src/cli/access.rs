@@ -5,7 +5,7 @@ use clap::Args;
 use listener::Protocols;
 use listener::tls::TlsFiles;
 
-use crate::{declared, identity, remote};
+use crate::{edge_publication, identity, remote};
 
 const fn scope(name: &'static str) -> GrantScope {
     GrantScope { name, segment: name }
@@ -13,7 +13,7 @@ const fn scope(name: &'static str) -> GrantScope {
 
 /// Scopes of grants: each feed, the metrics and the status.
 pub(crate) const SCOPES: &[GrantScope] =
-    &[scope(identity::FEED), scope(declared::FEED), scope(remote::FEED), scope("metrics"), scope("status")];
+    &[scope(identity::FEED), scope(edge_publication::FEED), scope(remote::FEED), scope("metrics"), scope("status")];
 
 /// The provider has streams, which the help of the shared argument does not mention.
 const TTL_HELP: &str = "Time for which a reviewed token stays accepted without another review, from 1s to 10m. Open streams are \

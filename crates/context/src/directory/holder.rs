@@ -13,7 +13,7 @@ use super::Directory;
 use super::pods::PodEntry;
 use crate::template::Template;
 
-pub(super) enum Holder {
+pub(super) enum AddressHolder {
     /// A pod that is not on the host network.
     Pod(PodEntry),
     ApiServer(ApiServer),
@@ -36,10 +36,10 @@ pub(super) struct ApiServer {
 impl Directory {
     /// The claim of a pod has priority: a pod's address belongs to that pod alone, and the status of another object
     /// must not override it.
-    pub(super) fn holder(&self, address: IpAddr) -> Option<Holder> {
+    pub(super) fn holder(&self, address: IpAddr) -> Option<AddressHolder> {
         let claimants = || self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
         if let Some(pod) = senior(claimants().filter(|known| !known.pod.base.host_network)) {
-            return Some(Holder::Pod(pod.clone()));
+            return Some(AddressHolder::Pod(pod.clone()));
         }
         // A pod on the host network is ignored while its node is unknown.
         let on_host = || claimants().filter(|known| known.pod.base.host_network && known.pod.base.node.is_some());
@@ -47,11 +47,11 @@ impl Directory {
         let node = self.nodes.with_address(address, of_pods).cloned();
         let pod = on_host().filter(|known| is_api_server(known)).min_by_key(|known| &known.pod.base.name).cloned();
         if pod.is_some() || self.api_servers.contains(&address) {
-            return Some(Holder::ApiServer(ApiServer { pod, node }));
+            return Some(AddressHolder::ApiServer(ApiServer { pod, node }));
         }
-        let ingress = || self.exposures.has_address(address).then_some(Holder::Ingress);
-        let remote = || self.state.remote_sets_with(address).next().cloned().map(Holder::Remote);
-        node.map(Holder::Node).or_else(ingress).or_else(remote)
+        let ingress = || self.exposures.has_address(address).then_some(AddressHolder::Ingress);
+        let remote = || self.state.remote_sets_with(address).next().cloned().map(AddressHolder::Remote);
+        node.map(AddressHolder::Node).or_else(ingress).or_else(remote)
     }
 }
 

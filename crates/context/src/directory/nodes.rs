@@ -114,13 +114,18 @@ impl Nodes {
     }
 
     /// Inserts, replaces or removes a pod.
-    pub(super) fn turn(&mut self, old: Option<&Arc<IdentityPod>>, new: Option<&Arc<IdentityPod>>, stale: &mut Stale) {
+    pub(super) fn update_pod(
+        &mut self,
+        old: Option<&Arc<IdentityPod>>,
+        new: Option<&Arc<IdentityPod>>,
+        stale: &mut Stale,
+    ) {
         let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
         for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {
             stale.nodes.extend(pod.base.node.clone());
         }
         if let Some((node, pod)) = old.and_then(|pod| Some((on_node(pod)?, pod))) {
-            self.take(node, pod);
+            self.remove(node, pod);
         }
         if let Some((node, pod)) = new.and_then(|pod| Some((on_node(pod)?, pod))) {
             self.upsert(node, pod);
@@ -147,7 +152,7 @@ impl Nodes {
         }
     }
 
-    fn take(&mut self, name: &Arc<str>, pod: &Arc<IdentityPod>) {
+    fn remove(&mut self, name: &Arc<str>, pod: &Arc<IdentityPod>) {
         let is_agent = self.is_agent(pod);
         let Some(node) = self.nodes.get_mut(name) else { return };
         if let Ok(place) = node.place(pod) {

@@ -8,7 +8,7 @@ use ::identity::Sid;
 use imbl::OrdMap;
 use policy::{Labels, pack_shared};
 
-use super::{Directory, IdentityTable, Unpublished};
+use super::{Directory, IdentityTable, UnpublishedChanges};
 use crate::record::Record;
 use crate::version::Sum;
 
@@ -40,12 +40,12 @@ pub struct Changes {
     pub removes: Vec<IpAddr>,
     pub id_upserts: Vec<(Sid, Identity)>,
     pub id_removes: Vec<Sid>,
-    pub replaced: Replaced,
+    pub replaced: ReplacedEntries,
 }
 
 /// The entries of the older snapshot that upserts and removes replace. New addresses and identities are not in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Replaced {
+pub struct ReplacedEntries {
     pub records: BTreeMap<IpAddr, Arc<Record>>,
     pub ids: BTreeMap<Sid, Identity>,
 }
@@ -67,7 +67,7 @@ impl Changes {
 impl Directory {
     /// True if the table may differ from the published snapshot. Events that change no record do not count.
     pub fn has_unpublished(&self) -> bool {
-        let Unpublished { addresses, ids } = &self.unpublished;
+        let UnpublishedChanges { addresses, ids } = &self.unpublished;
         !addresses.is_empty() || !ids.is_empty()
     }
 
@@ -103,7 +103,7 @@ impl Directory {
     pub fn publish(&mut self) {
         self.table.pack();
         pack_shared(&mut self.ids);
-        self.unpublished = Unpublished::default();
+        self.unpublished = UnpublishedChanges::default();
         self.published = self.current();
     }
 

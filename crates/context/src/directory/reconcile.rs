@@ -8,7 +8,7 @@ use std::time::Instant;
 use ::identity::{ReservedIdentity, Sid, UNNUMBERED};
 use policy::{DirtySet, Labels};
 
-use super::holder::Holder;
+use super::holder::AddressHolder;
 use super::pods::PodEntry;
 use super::{Directory, Identity, Stale};
 use crate::record::{Detail, Facts, Record};
@@ -46,7 +46,7 @@ impl Directory {
     }
 
     /// Resolves the owner of each address.
-    fn holders(&self, addresses: impl Iterator<Item = IpAddr>) -> Vec<(IpAddr, Option<Holder>)> {
+    fn holders(&self, addresses: impl Iterator<Item = IpAddr>) -> Vec<(IpAddr, Option<AddressHolder>)> {
         addresses.map(|address| (address, self.holder(address))).collect()
     }
 
@@ -88,7 +88,7 @@ impl Directory {
 
     /// Updates the reference counts of identities for these addresses. Returns the identities whose number may have
     /// changed.
-    fn count(&mut self, holders: &[(IpAddr, Option<Holder>)], now: Instant) -> BTreeSet<Sid> {
+    fn count(&mut self, holders: &[(IpAddr, Option<AddressHolder>)], now: Instant) -> BTreeSet<Sid> {
         let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
         for (address, holder) in holders {
             let old = self.table.get(*address).and_then(|record| record.sid);
@@ -132,10 +132,13 @@ impl Directory {
     }
 
     /// The identity of the owner's addresses: only pods that are not on the host network have one.
-    fn identity_of<'a>(&self, holder: &'a Holder) -> Option<(Sid, &'a Template)> {
+    fn identity_of<'a>(&self, holder: &'a AddressHolder) -> Option<(Sid, &'a Template)> {
         let known = match holder {
-            Holder::Pod(known) => known,
-            Holder::ApiServer(_) | Holder::Node(_) | Holder::Ingress | Holder::Remote(_) => return None,
+            AddressHolder::Pod(known) => known,
+            AddressHolder::ApiServer(_)
+            | AddressHolder::Node(_)
+            | AddressHolder::Ingress
+            | AddressHolder::Remote(_) => return None,
         };
         let template = known.template.as_deref()?;
         let sid = self.templates.get(template)?.sid()?;
@@ -168,7 +171,7 @@ impl Directory {
         }
     }
 
-    fn write(&mut self, address: IpAddr, holder: Option<Holder>) {
+    fn write(&mut self, address: IpAddr, holder: Option<AddressHolder>) {
         let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
             // The new record is stored although it is equal: the old one may refer to a template no longer in use.
@@ -178,7 +181,7 @@ impl Directory {
             return;
         }
         if let Some(old) = &old {
-            self.sum.take(old.digest_at(address));
+            self.sum.remove(old.digest_at(address));
             if let Some(count) = old.state.and_then(|state| self.reserved.get_mut(&state)) {
                 *count -= 1;
             }
@@ -197,13 +200,13 @@ impl Directory {
     }
 
     /// Builds the record of an address of this owner.
-    fn make(&mut self, holder: Holder) -> Option<Arc<Record>> {
+    fn make(&mut self, holder: AddressHolder) -> Option<Arc<Record>> {
         match holder {
-            Holder::Pod(known) => self.record_of_pod(known),
-            Holder::ApiServer(server) => Some(self.record_of_api_server(server)),
-            Holder::Node(node) => Some(self.record_of_node(&node)),
-            Holder::Ingress => Some(Directory::record_of_ingress()),
-            Holder::Remote(set) => Some(self.record_of_remote(&set)),
+            AddressHolder::Pod(known) => self.record_of_pod(known),
+            AddressHolder::ApiServer(server) => Some(self.record_of_api_server(server)),
+            AddressHolder::Node(node) => Some(self.record_of_node(&node)),
+            AddressHolder::Ingress => Some(Directory::record_of_ingress()),
+            AddressHolder::Remote(set) => Some(self.record_of_remote(&set)),
         }
     }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use super::cases::{PodFixture, WEB, namespace, settings};
+use super::record_cases::{PodFixture, WEB, namespace, settings};
 use super::*;
 use crate::identity::number_form::tests::NumberTable;
 use crate::object::{Exposure, IdentityNode, Service};
@@ -190,7 +190,7 @@ fn remote_changes() -> impl Strategy<Value = RemoteChange> {
 type RemoteSets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
 
 /// Applies a change to the remote sets.
-fn follow(sets: &mut RemoteSets, change: &RemoteChange) {
+fn apply_change(sets: &mut RemoteSets, change: &RemoteChange) {
     match change {
         RemoteChange::Update { set, adds, removes } => {
             let known = sets.entry(set.clone()).or_default();
@@ -243,7 +243,7 @@ struct PublishedRecords {
 }
 
 impl PublishedRecords {
-    fn take(&mut self, changes: Changes) {
+    fn apply(&mut self, changes: Changes) {
         let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
         let mut addresses = upserts.iter().map(|(address, _)| address).chain(&removes);
         assert!(addresses.all(|ip| replaced.records.get(ip) == self.table.get(ip)), "{replaced:?}");
@@ -414,7 +414,7 @@ proptest! {
                     directory.apply(Change::Replace(kind, all.collect()), now);
                 }
                 Event::Remote(change) => {
-                    follow(&mut remote, &change);
+                    apply_change(&mut remote, &change);
                     directory.apply_remote(change, now);
                 }
                 Event::Minutes(minutes) => {
@@ -424,7 +424,7 @@ proptest! {
                 Event::Take => {
                     let changes = directory.take_changes();
                     numbers.apply_changes(changes.clone());
-                    published.take(changes);
+                    published.apply(changes);
                     prop_assert_eq!(&published, &PublishedRecords::of(directory.published()));
                     prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
                 }
@@ -435,7 +435,7 @@ proptest! {
         directory.expire(now + crate::numbers::REST);
         let changes = directory.take_changes();
         numbers.apply_changes(changes.clone());
-        published.take(changes);
+        published.apply(changes);
         prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
 
         let mut fresh = Directory::new(settings);

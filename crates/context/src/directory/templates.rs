@@ -119,7 +119,7 @@ impl Templates {
         of.expose(false, exposed, stale);
     }
 
-    pub(super) fn take(&mut self, template: &Arc<Template>, pod: &IdentityPod, stale: &mut Vec<Arc<Template>>) {
+    pub(super) fn remove(&mut self, template: &Arc<Template>, pod: &IdentityPod, stale: &mut Vec<Arc<Template>>) {
         let Some(of) = self.workload_mut(template) else { return };
         let Ok(place) = of.place(template) else { return };
         let replicas = &mut of.templates[place].1;

@@ -23,7 +23,7 @@ type LineDigest = [u8; 16];
 
 /// Delta between two versions of a list: sorted lines, none in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct AllowlistDelta {
     pub adds: Vec<String>,
     pub removes: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Allowlist {
     /// Inserts the initial lines, for which no delta is published.
     pub fn begin(&mut self, lines: &DeclaredLines) {
         for line in lines.iter() {
-            self.say(&line);
+            self.add_line(&line);
             for text in texts(&line, self.form) {
                 *self.lines.entry(digest(&text)).or_default() += 1;
             }
@@ -53,9 +53,9 @@ impl Allowlist {
     }
 
     /// Applies changes. Returns the lines of text that were added and removed.
-    pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
-        changes.removes.iter().for_each(|line| self.unsay(line));
-        changes.adds.iter().for_each(|line| self.say(line));
+    pub fn apply(&mut self, changes: &EdgeChanges) -> AllowlistDelta {
+        changes.removes.iter().for_each(|line| self.remove_line(line));
+        changes.adds.iter().for_each(|line| self.add_line(line));
         // Whether each was in the list before.
         let mut touched: BTreeMap<String, (LineDigest, bool)> = BTreeMap::new();
         for line in changes.removes.iter().flat_map(|line| texts(line, self.form)) {
@@ -73,7 +73,7 @@ impl Allowlist {
             touched.entry(line).or_insert((digest, *count > 0));
             *count += 1;
         }
-        let mut difference = Difference::default();
+        let mut difference = AllowlistDelta::default();
         for (line, (digest, was_there)) in touched {
             match (was_there, self.lines.contains_key(&digest)) {
                 (false, true) => difference.adds.push(line),
@@ -89,12 +89,12 @@ impl Allowlist {
         format!("edges-{:016x}", self.said.version())
     }
 
-    fn say(&mut self, line: &DeclaredLine) {
+    fn add_line(&mut self, line: &DeclaredLine) {
         texts(line, Form::Extended).iter().for_each(|text| self.said.add(u128::from_be_bytes(digest(text))));
     }
 
-    fn unsay(&mut self, line: &DeclaredLine) {
-        texts(line, Form::Extended).iter().for_each(|text| self.said.take(u128::from_be_bytes(digest(text))));
+    fn remove_line(&mut self, line: &DeclaredLine) {
+        texts(line, Form::Extended).iter().for_each(|text| self.said.remove(u128::from_be_bytes(digest(text))));
     }
 }
 
@@ -123,12 +123,12 @@ fn digest(line: &str) -> LineDigest {
 
 #[cfg(test)]
 mod tests {
-    use policy::{End, FlowPorts, PortSpan, Protocol};
+    use policy::{EdgeEnd, FlowPorts, PortSpan, Protocol};
 
     use super::*;
 
     fn edge(protocol: Protocol, port: u16) -> DeclaredLine {
-        let workload = |text: &str| End::Workload(text.parse().unwrap());
+        let workload = |text: &str| EdgeEnd::Workload(text.parse().unwrap());
         let ports = FlowPorts::of([PortSpan { protocol, first: port, last: port }]);
         DeclaredLine::Edge { source: workload("a/web"), destination: workload("a/api"), ports, partial: false }
     }
@@ -144,9 +144,9 @@ mod tests {
         let first = list.apply(&changes(&[tcp.clone(), udp.clone()], &[]));
         assert_eq!((first.adds, first.removes), (vec!["E a/web > a/api : 53".to_owned()], vec![]));
         let version = list.version();
-        assert_eq!(list.apply(&changes(&[], std::slice::from_ref(&tcp))), Difference::default());
+        assert_eq!(list.apply(&changes(&[], std::slice::from_ref(&tcp))), AllowlistDelta::default());
         assert_ne!(list.version(), version, "the extended form has a line less");
-        assert_eq!(list.apply(&changes(&[tcp], &[udp])), Difference::default());
+        assert_eq!(list.apply(&changes(&[tcp], &[udp])), AllowlistDelta::default());
         assert_ne!(list.version(), version);
         assert_eq!(list.apply(&changes(&[], &[edge(Protocol::Tcp, 53)])).removes, ["E a/web > a/api : 53"]);
         assert!(list.is_empty());

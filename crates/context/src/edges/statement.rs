@@ -317,7 +317,7 @@ fn ports(text: &str) -> Option<StatementPorts> {
 
 #[cfg(test)]
 mod tests {
-    use policy::{DeclaredLine, End, FlowPorts};
+    use policy::{DeclaredLine, EdgeEnd, FlowPorts};
 
     use super::*;
     use crate::edges::texts;
@@ -343,7 +343,12 @@ mod tests {
             action: RuleAction::Accept,
         };
         let lines = [
-            DeclaredLine::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
+            DeclaredLine::Edge {
+                source: EdgeEnd::Any,
+                destination: EdgeEnd::Workload(workload("a/b")),
+                ports,
+                partial: true,
+            },
             DeclaredLine::FromBlock {
                 block,
                 destination: workload("a/b"),
@@ -364,8 +369,8 @@ mod tests {
                 workload: workload("a/b"),
             },
             DeclaredLine::Rule {
-                source: End::Workload(workload("a/b")),
-                destination: End::Any,
+                source: EdgeEnd::Workload(workload("a/b")),
+                destination: EdgeEnd::Any,
                 ports: FlowPorts::everything(),
                 partial: true,
                 rule: rule.clone().into(),
@@ -377,8 +382,8 @@ mod tests {
                 partial: true,
             },
             DeclaredLine::Edge {
-                source: End::Workload(workload("a/b")),
-                destination: End::Remote(RemoteSet::new("east", "shop", "web").into()),
+                source: EdgeEnd::Workload(workload("a/b")),
+                destination: EdgeEnd::Remote(RemoteSet::new("east", "shop", "web").into()),
                 ports: FlowPorts::everything(),
                 partial: true,
             },

@@ -1,7 +1,7 @@
 //! Formatting of lines.
 
 use policy::remote::RemoteSet;
-use policy::{Block, DeclaredLine, Direction, End, FlowPorts, ObjectName, PortSpan, Protocol, Tier, TierRuleName};
+use policy::{Block, DeclaredLine, Direction, EdgeEnd, FlowPorts, ObjectName, PortSpan, Protocol, Tier, TierRuleName};
 
 /// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,11 +155,11 @@ fn compatible(ports: &FlowPorts) -> Vec<String> {
     }
 }
 
-fn end(end: &End) -> String {
+fn end(end: &EdgeEnd) -> String {
     match end {
-        End::Any => "*/*".into(),
-        End::Workload(workload) => name(workload),
-        End::Remote(set) => remote(set),
+        EdgeEnd::Any => "*/*".into(),
+        EdgeEnd::Workload(workload) => name(workload),
+        EdgeEnd::Remote(set) => remote(set),
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn edge(spans: &[PortSpan], partial: bool) -> DeclaredLine {
-        let workload = |text: &str| End::Workload(text.parse().unwrap());
+        let workload = |text: &str| EdgeEnd::Workload(text.parse().unwrap());
         let ports = FlowPorts::of(spans.iter().copied());
         DeclaredLine::Edge { source: workload("shop/web"), destination: workload("shop/api"), ports, partial }
     }
@@ -252,8 +252,8 @@ mod tests {
         let more = edge(&[span(Protocol::Tcp, 8_000, 8_128), span(Protocol::Udp, 1, 1)], false);
         assert_eq!(texts(&more, Form::Compatible), ["E shop/web > shop/api : *"]);
         let all_but_tcp = DeclaredLine::Edge {
-            source: End::Any,
-            destination: End::Workload("shop/api".parse().unwrap()),
+            source: EdgeEnd::Any,
+            destination: EdgeEnd::Workload("shop/api".parse().unwrap()),
             ports: FlowPorts::with_portless([PortSpan::all(Protocol::Udp), PortSpan::all(Protocol::Sctp)]),
             partial: false,
         };
@@ -276,8 +276,8 @@ mod tests {
     #[test]
     fn remote_sets_are_written_apart_from_workloads() {
         let from_east = DeclaredLine::Edge {
-            source: End::Remote(RemoteSet::new("east", "shop", "web").into()),
-            destination: End::Workload("data/db".parse().unwrap()),
+            source: EdgeEnd::Remote(RemoteSet::new("east", "shop", "web").into()),
+            destination: EdgeEnd::Workload("data/db".parse().unwrap()),
             ports: FlowPorts::of([span(Protocol::Tcp, 5432, 5433)]),
             partial: false,
         };

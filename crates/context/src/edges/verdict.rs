@@ -30,7 +30,7 @@ pub struct RemotePods {
 
 /// Port and protocol of the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum PortQuery {
     /// A port of any protocol that the list allows.
     Number(u16),
     Port(Protocol, u16),
@@ -43,18 +43,18 @@ pub enum Asked {
 #[error("invalid port '{0}': expected PORT, PORT/PROTOCOL or icmp, with ports from 1 to 65535")]
 pub struct NotAsked(String);
 
-impl FromStr for Asked {
+impl FromStr for PortQuery {
     type Err = NotAsked;
-    fn from_str(text: &str) -> Result<Asked, NotAsked> {
+    fn from_str(text: &str) -> Result<PortQuery, NotAsked> {
         let lower = text.to_ascii_lowercase();
         // Port 0 is not used, and a policy cannot specify it.
         let port = |number: &str| number.parse().ok().filter(|number| *number != 0);
         let asked = match lower.split_once('/') {
-            None if lower == "icmp" => Some(Asked::Portless),
-            None => port(&lower).map(Asked::Number),
+            None if lower == "icmp" => Some(PortQuery::Portless),
+            None => port(&lower).map(PortQuery::Number),
             Some((number, word)) => {
                 let protocol = Protocol::ALL.into_iter().find(|p| super::text::protocol(*p).eq_ignore_ascii_case(word));
-                protocol.and_then(|protocol| Some(Asked::Port(protocol, port(number)?)))
+                protocol.and_then(|protocol| Some(PortQuery::Port(protocol, port(number)?)))
             }
         };
         asked.ok_or_else(|| NotAsked(text.to_owned()))
@@ -81,7 +81,7 @@ pub fn verdict<'a>(
     list: &'a [Statement],
     source: &Party,
     destination: &Party,
-    asked: Asked,
+    asked: PortQuery,
 ) -> EdgeVerdict<'a> {
     let governs = |statement: &&Statement| match statement {
         Statement::IngressGoverned(workload) => is(destination, workload),
@@ -196,14 +196,14 @@ fn holds_all(block: &Block, addresses: &[IpAddr]) -> bool {
     }
 }
 
-fn carries(ports: StatementPorts, asked: Asked) -> bool {
+fn carries(ports: StatementPorts, asked: PortQuery) -> bool {
     match (ports, asked) {
-        (StatementPorts::Any, _) | (StatementPorts::Portless, Asked::Portless) => true,
-        (StatementPorts::Portless, Asked::Number(_) | Asked::Port(..)) => false,
-        (_, Asked::Portless) => false,
-        (StatementPorts::Number(number), Asked::Number(asked) | Asked::Port(_, asked)) => number == asked,
-        (StatementPorts::Span(span), Asked::Number(asked)) => (span.first..=span.last).contains(&asked),
-        (StatementPorts::Span(span), Asked::Port(protocol, asked)) => {
+        (StatementPorts::Any, _) | (StatementPorts::Portless, PortQuery::Portless) => true,
+        (StatementPorts::Portless, PortQuery::Number(_) | PortQuery::Port(..)) => false,
+        (_, PortQuery::Portless) => false,
+        (StatementPorts::Number(number), PortQuery::Number(asked) | PortQuery::Port(_, asked)) => number == asked,
+        (StatementPorts::Span(span), PortQuery::Number(asked)) => (span.first..=span.last).contains(&asked),
+        (StatementPorts::Span(span), PortQuery::Port(protocol, asked)) => {
             span.protocol == protocol && (span.first..=span.last).contains(&asked)
         }
     }
@@ -274,7 +274,7 @@ S shop/web
             assert_eq!(said(source, destination, asked), expected, "{source} > {destination} : {asked}");
         }
         for wrong in ["http", "80/icmp", "70000", "0", "0/tcp", "-1", ""] {
-            assert!(wrong.parse::<Asked>().is_err(), "{wrong}");
+            assert!(wrong.parse::<PortQuery>().is_err(), "{wrong}");
         }
     }
 

@@ -10,9 +10,9 @@ use super::Row;
 
 /// One part in which two identities differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Difference {
+pub(crate) struct IdentityDifference {
     #[serde(flatten)]
-    pub(crate) part: Part,
+    pub(crate) part: IdentityInput,
     /// The value of the first identity; null if it lacks the label.
     pub(crate) a: Option<String>,
     /// The value of the second identity.
@@ -22,43 +22,44 @@ pub(crate) struct Difference {
 /// One of the inputs of an identity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "part", rename_all = "kebab-case")]
-pub(crate) enum Part {
+pub(crate) enum IdentityInput {
     Namespace,
     PodLabel { key: String },
     NamespaceLabel { key: String },
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for IdentityInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Namespace => f.write_str("namespace"),
-            Part::PodLabel { key } => write!(f, "label {}", plain(key)),
-            Part::NamespaceLabel { key } => write!(f, "label of the namespace {}", plain(key)),
+            IdentityInput::Namespace => f.write_str("namespace"),
+            IdentityInput::PodLabel { key } => write!(f, "label {}", plain(key)),
+            IdentityInput::NamespaceLabel { key } => write!(f, "label of the namespace {}", plain(key)),
         }
     }
 }
 
 /// The differing parts, in order.
-pub(crate) fn differences(a: &Row, b: &Row) -> Vec<Difference> {
-    let namespaces = (a.namespace != b.namespace).then(|| Difference {
-        part: Part::Namespace,
+pub(crate) fn differences(a: &Row, b: &Row) -> Vec<IdentityDifference> {
+    let namespaces = (a.namespace != b.namespace).then(|| IdentityDifference {
+        part: IdentityInput::Namespace,
         a: Some(a.namespace.clone()),
         b: Some(b.namespace.clone()),
     });
-    let labels = of_labels(&a.labels, &b.labels, |key| Part::PodLabel { key });
-    let of_namespaces = of_labels(&a.namespace_labels, &b.namespace_labels, |key| Part::NamespaceLabel { key });
+    let labels = of_labels(&a.labels, &b.labels, |key| IdentityInput::PodLabel { key });
+    let of_namespaces =
+        of_labels(&a.namespace_labels, &b.namespace_labels, |key| IdentityInput::NamespaceLabel { key });
     namespaces.into_iter().chain(labels).chain(of_namespaces).collect()
 }
 
 fn of_labels(
     a: &BTreeMap<String, String>,
     b: &BTreeMap<String, String>,
-    part: impl Fn(String) -> Part,
-) -> Vec<Difference> {
+    part: impl Fn(String) -> IdentityInput,
+) -> Vec<IdentityDifference> {
     let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let differing = keys.into_iter().filter(|key| a.get(*key) != b.get(*key));
     differing
-        .map(|key| Difference { part: part(key.clone()), a: a.get(key).cloned(), b: b.get(key).cloned() })
+        .map(|key| IdentityDifference { part: part(key.clone()), a: a.get(key).cloned(), b: b.get(key).cloned() })
         .collect()
 }
 

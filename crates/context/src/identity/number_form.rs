@@ -10,8 +10,8 @@ use bytes::Bytes;
 use feed::Position;
 use serde::Serialize;
 
-use super::{Chunk, MEDIA_TYPE, Row};
-use crate::channel::{Encode, FeedForm, Part, Unencodable};
+use super::{IdentityDelta, MEDIA_TYPE, Row};
+use crate::channel::{BaselineForm, Encode, FeedForm, Unencodable};
 use crate::directory::IdentityTable;
 use crate::mmdb::{self, DatabaseType, Description, Value};
 use crate::ranges::RangeRecords;
@@ -54,7 +54,7 @@ impl From<Row> for NumberRow {
     }
 }
 
-impl Chunk {
+impl IdentityDelta {
     /// The delta in the form of numbers.
     pub(crate) fn number_json(&self, position: Position) -> Vec<u8> {
         let rows = self.id_upserts.iter().filter(|row| row.renumbered);
@@ -74,11 +74,11 @@ impl Chunk {
 
 /// The empty delta.
 pub(crate) fn nothing(at: Position) -> Vec<u8> {
-    Chunk::default().number_json(at)
+    IdentityDelta::default().number_json(at)
 }
 
 /// The baseline: a database whose records have the field `num` alone.
-pub(super) fn part(table: IdentityTable, ranges: Arc<RangeRecords>) -> Part {
+pub(super) fn part(table: IdentityTable, ranges: Arc<RangeRecords>) -> BaselineForm {
     let encode: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
         let entries = table.iter().map(|(address, record)| (address, number(record)));
@@ -87,7 +87,7 @@ pub(super) fn part(table: IdentityTable, ranges: Arc<RangeRecords>) -> Part {
         let database = mmdb::write_with_networks(DatabaseType::Numbers, entries, networks, &description, value);
         database.map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
-    Part { what: FeedForm::NUMBERS, extension: "numbers.mmdb", media_type: MEDIA_TYPE, encode }
+    BaselineForm { what: FeedForm::NUMBERS, extension: "numbers.mmdb", media_type: MEDIA_TYPE, encode }
 }
 
 fn number(record: &Record) -> &u32 {

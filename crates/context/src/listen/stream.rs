@@ -11,23 +11,23 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 
-use super::Served;
+use super::ServedFeed;
 use crate::channel::{Channel, FeedForm, UnknownForm};
-use crate::frame::{Coding, Frame};
+use crate::frame::{ContentCoding, EventFrame};
 use crate::metrics::FeedFigures;
 
 /// The stream of one subscriber. All subscribers share the frames, except for the opening ones.
-struct Following {
+struct SubscriberStream {
     channel: Arc<Channel>,
     figures: FeedFigures,
     /// Opening frames, sent before live ones.
     first: VecDeque<Bytes>,
-    frames: Receiver<Frame>,
-    coding: Coding,
+    frames: Receiver<EventFrame>,
+    coding: ContentCoding,
     ended: bool,
 }
 
-impl Drop for Following {
+impl Drop for SubscriberStream {
     fn drop(&mut self) {
         let unread = self.first.len() + self.frames.len();
         if unread > 0 && !self.ended {
@@ -37,7 +37,7 @@ impl Drop for Following {
     }
 }
 
-impl Following {
+impl SubscriberStream {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(frame) = self.first.pop_front() {
             return Some(frame);
@@ -64,15 +64,15 @@ impl Following {
 ///
 /// # Errors
 /// If the feed has no such form.
-pub(super) fn follow(
-    served: &Served,
+pub(super) fn subscribe(
+    served: &ServedFeed,
     form: FeedForm,
     from: Option<Position>,
-    coding: Coding,
+    coding: ContentCoding,
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + use<>, UnknownForm> {
     let (opening, frames) = served.channel.subscribe(form, from)?;
     served.figures.subscribed();
-    let following = Following {
+    let following = SubscriberStream {
         channel: served.channel.clone(),
         figures: served.figures.clone(),
         first: coding.opening(opening.frames()).into(),
@@ -91,16 +91,17 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
-    use crate::channel::{Baseline, Delta};
+    use crate::channel::{Baseline, DeltaEncoder};
     use crate::metrics::Metrics;
 
     #[tokio::test]
     async fn slow_reader_is_told_to_pull_and_disconnected() {
         let channel = Channel::new("identity", 1);
-        let publish = |deltas: Vec<Delta>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
+        let publish =
+            |deltas: Vec<DeltaEncoder>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
-        let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
-        let stream = follow(&served, FeedForm::Whole, None, Coding::Plain).unwrap();
+        let served = ServedFeed { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
+        let stream = subscribe(&served, FeedForm::Whole, None, ContentCoding::Plain).unwrap();
         for _ in 0..1_000 {
             publish(vec![Box::new(|_| b"{}".to_vec())]);
         }

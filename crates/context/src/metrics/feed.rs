@@ -10,25 +10,25 @@ use super::{Families, number};
 
 /// Destinations of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Outlet {
+pub(crate) enum FeedDestination {
     Relay,
     Store,
 }
 
-impl Outlet {
-    pub(crate) const ALL: [Outlet; 2] = [Outlet::Relay, Outlet::Store];
+impl FeedDestination {
+    pub(crate) const ALL: [FeedDestination; 2] = [FeedDestination::Relay, FeedDestination::Store];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Outlet::Relay => "relay",
-            Outlet::Store => "store",
+            FeedDestination::Relay => "relay",
+            FeedDestination::Store => "store",
         }
     }
 }
 
 /// State of the deliveries to an outlet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveryState {
     pub(crate) last: Option<Instant>,
     /// Error of the last try, until one succeeds.
     pub(crate) failure: Option<String>,
@@ -38,14 +38,14 @@ pub(crate) struct Delivered {
 pub(crate) struct FeedFigures {
     pub(crate) name: &'static str,
     families: Families,
-    shared: Arc<Shared>,
+    shared: Arc<SharedFigures>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedFigures {
     backlog: AtomicUsize,
     subscribers: AtomicUsize,
-    delivered: Mutex<[Delivered; 2]>,
+    delivered: Mutex<[DeliveryState; 2]>,
 }
 
 impl FeedFigures {
@@ -55,7 +55,7 @@ impl FeedFigures {
         drop(families.deltas.get_or_create(&label));
         drop(families.dropped_subscribers.get_or_create(&label));
         let figures = FeedFigures { name, families, shared: Arc::default() };
-        for outlet in Outlet::ALL {
+        for outlet in FeedDestination::ALL {
             drop(figures.families.deliveries.get_or_create(&figures.pair(outlet)));
             drop(figures.families.failures.get_or_create(&figures.pair(outlet)));
             drop(figures.families.reseeds.get_or_create(&figures.pair(outlet)));
@@ -94,27 +94,27 @@ impl FeedFigures {
         self.families.dropped_subscribers.get_or_create(&[("feed", self.name)]).inc();
     }
 
-    pub(crate) fn took(&self, outlet: Outlet, time: Duration) {
+    pub(crate) fn took(&self, outlet: FeedDestination, time: Duration) {
         self.families.took.get_or_create(&self.pair(outlet)).observe(time.as_secs_f64());
     }
 
-    pub(crate) fn delivered(&self, outlet: Outlet) {
+    pub(crate) fn delivered(&self, outlet: FeedDestination) {
         self.families.deliveries.get_or_create(&self.pair(outlet)).inc();
-        self.lock()[outlet as usize] = Delivered { last: Some(Instant::now()), failure: None };
+        self.lock()[outlet as usize] = DeliveryState { last: Some(Instant::now()), failure: None };
     }
 
     /// The outlet has lost its content, which is delivered again.
-    pub(crate) fn reseeded(&self, outlet: Outlet) {
+    pub(crate) fn reseeded(&self, outlet: FeedDestination) {
         self.families.reseeds.get_or_create(&self.pair(outlet)).inc();
     }
 
     /// The outlet responds and has its content: clears an earlier failure.
-    pub(crate) fn confirmed(&self, outlet: Outlet) {
+    pub(crate) fn confirmed(&self, outlet: FeedDestination) {
         self.lock()[outlet as usize].failure = None;
     }
 
     /// Records a failure. Returns true if it differs from the last one.
-    pub(crate) fn failed(&self, outlet: Outlet, why: &str) -> bool {
+    pub(crate) fn failed(&self, outlet: FeedDestination, why: &str) -> bool {
         self.families.failures.get_or_create(&self.pair(outlet)).inc();
         let mut delivered = self.lock();
         let known = &mut delivered[outlet as usize].failure;
@@ -123,7 +123,7 @@ impl FeedFigures {
         is_news
     }
 
-    pub(crate) fn of(&self, outlet: Outlet) -> Delivered {
+    pub(crate) fn of(&self, outlet: FeedDestination) -> DeliveryState {
         self.lock()[outlet as usize].clone()
     }
 
@@ -135,17 +135,17 @@ impl FeedFigures {
         let label = [("feed", self.name)];
         self.families.backlog.get_or_create(&label).set(number(self.backlog()));
         self.families.subscribers.get_or_create(&label).set(number(self.subscribers()));
-        for outlet in Outlet::ALL {
+        for outlet in FeedDestination::ALL {
             let age = self.of(outlet).last.map_or(f64::NAN, |at| now.saturating_duration_since(at).as_secs_f64());
             self.families.last_success_age.get_or_create(&self.pair(outlet)).set(age);
         }
     }
 
-    fn pair(&self, outlet: Outlet) -> super::Pairs {
-        [("feed", self.name), ("outlet", outlet.word())]
+    fn pair(&self, outlet: FeedDestination) -> super::Pairs {
+        [("feed", self.name), ("outlet", outlet.as_str())]
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Delivered; 2]> {
+    fn lock(&self) -> MutexGuard<'_, [DeliveryState; 2]> {
         self.shared.delivered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

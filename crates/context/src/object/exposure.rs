@@ -139,7 +139,7 @@ impl<'a> Backends<'a> {
 
 #[cfg(test)]
 mod tests {
-    use cluster::Watched;
+    use cluster::Watchable;
     use serde_json::json;
 
     use super::*;

@@ -18,7 +18,7 @@ pub(super) fn lower_node(base: Arc<policy::Node>, object: &Value) -> IdentityNod
 
 #[cfg(test)]
 mod tests {
-    use cluster::Watched;
+    use cluster::Watchable;
     use policy::Interner;
     use serde_json::json;
 

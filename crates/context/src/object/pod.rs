@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
     use crate::object::WatchedObject;
-    use cluster::Watched;
+    use cluster::Watchable;
 
     fn pod(object: Value) -> Arc<IdentityPod> {
         let Ok(WatchedObject::Pod(pod)) = WatchedObject::lower(&mut Interner::new(), WatchedKind::Pod, &object) else {

@@ -33,7 +33,7 @@ fn folder_manifests_yield_context_objects() {
 #[test]
 fn lists_of_every_kind_are_flattened() {
     for kind in WatchedKind::ALL.into_iter().filter(|kind| *kind != WatchedKind::Namespace) {
-        let resource = <WatchedObject as cluster::Watched>::resource(kind);
+        let resource = <WatchedObject as cluster::Watchable>::resource(kind);
         let version = [resource.group, resource.version].join("/");
         let version = version.trim_start_matches('/');
         let text = format!("apiVersion: {version}\nkind: {kind}List\nitems: [{{metadata: {{name: a}}}}]\n");

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use cluster::Keep::{self, Each, Only, Whole};
 use cluster::{
     Manifests, MissingName, NODE_ANNOTATIONS, Need, OWNER_REFERENCES, POD_SPEC, Resource, ServiceKind, ServiceObject,
-    Watched,
+    Watchable,
 };
-use policy::{Interner, ObjectName, Tracked, lower_name};
+use policy::{Interner, ObjectName, SourceObject, lower_name};
 use serde_json::Value;
 
 use super::{WatchedKind, WatchedObject, exposure, nodes, pod};
 
-impl Tracked for WatchedObject {
+impl SourceObject for WatchedObject {
     type Kind = WatchedKind;
 
     fn kind(&self) -> WatchedKind {
@@ -24,7 +24,7 @@ impl Tracked for WatchedObject {
     }
 }
 
-impl Watched for WatchedObject {
+impl Watchable for WatchedObject {
     const KINDS: &'static [WatchedKind] = &WatchedKind::ALL;
     const NAMESPACE: Option<WatchedKind> = Some(WatchedKind::Namespace);
 

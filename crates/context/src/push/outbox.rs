@@ -15,16 +15,16 @@ const BYTES: usize = 64 << 20;
 
 /// A queued delta.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pending {
+pub(crate) struct QueuedDelta {
     pub(crate) position: Position,
     pub(crate) json: Bytes,
     /// An empty delta that reveals a gap before it, as any later delta does.
     pub(crate) is_notice: bool,
 }
 
-impl Pending {
-    pub(crate) fn delta(position: Position, json: Bytes) -> Pending {
-        Pending { position, json, is_notice: false }
+impl QueuedDelta {
+    pub(crate) fn delta(position: Position, json: Bytes) -> QueuedDelta {
+        QueuedDelta { position, json, is_notice: false }
     }
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct Outbox {
 struct State {
     /// Whether deltas are queued at all.
     open: bool,
-    waiting: VecDeque<Pending>,
+    waiting: VecDeque<QueuedDelta>,
     bytes: usize,
     /// Deltas were dropped, and no notice was queued yet.
     dropped: bool,
 }
 
 impl Outbox {
-    pub(crate) fn enqueue(&self, deltas: impl IntoIterator<Item = Pending>) {
+    pub(crate) fn enqueue(&self, deltas: impl IntoIterator<Item = QueuedDelta>) {
         let mut state = self.lock();
         if state.open {
             for delta in deltas {
@@ -63,12 +63,12 @@ impl Outbox {
     }
 
     /// The next delta to push.
-    pub(crate) fn first(&self) -> Option<Pending> {
+    pub(crate) fn first(&self) -> Option<QueuedDelta> {
         self.lock().waiting.front().cloned()
     }
 
     /// Removes a delta that the relay has accepted.
-    pub(crate) fn acknowledge(&self, delta: &Pending) {
+    pub(crate) fn acknowledge(&self, delta: &QueuedDelta) {
         let mut state = self.lock();
         if state.waiting.front().is_some_and(|first| first.position == delta.position) {
             state.waiting.pop_front();
@@ -135,8 +135,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn delta(seq: u64) -> Pending {
-        Pending::delta(Position { epoch: 1, seq }, Bytes::from_static(b"{}"))
+    fn delta(seq: u64) -> QueuedDelta {
+        QueuedDelta::delta(Position { epoch: 1, seq }, Bytes::from_static(b"{}"))
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
     fn notice_is_superseded_by_next_delta() {
         let outbox = Outbox::default();
         outbox.open();
-        let notice = Pending { is_notice: true, ..delta(1) };
+        let notice = QueuedDelta { is_notice: true, ..delta(1) };
         outbox.enqueue([notice.clone()]);
         assert_eq!(outbox.first(), Some(notice.clone()));
         outbox.enqueue([delta(2)]);

@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use ::identity::{LabelFilter, Space};
-use cluster::Watched;
+use cluster::Watchable;
 use feed::Position;
 use policy::{Change, Interner};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use crate::directory::Settings;
 use crate::edges::Form;
 use crate::mmdb::read::Database;
 use crate::object::{WatchedKind, WatchedObject};
-use crate::tables::Tables;
+use crate::published_tables::Tables;
 
 const START: Position = Position { epoch: 1, seq: 0 };
 

@@ -25,7 +25,7 @@ pub(super) const MANAGERS: [&str; 3] =
 
 /// The published state that the export depends on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Snapshot {
+pub(crate) struct ExportInput {
     pub(super) table: RemoteSetTable,
     /// The label families of each configured cluster. Objects get labels of the first one.
     pub(super) families: BTreeMap<Arc<str>, Vec<LabelPrefix>>,
@@ -44,9 +44,9 @@ pub(super) enum SetWrite<'a> {
 /// Desired objects by name, with their cluster.
 type WantedSets = BTreeMap<String, (Arc<str>, WantedSet)>;
 
-impl Snapshot {
+impl ExportInput {
     /// The changes from an older snapshot, or from an empty one.
-    pub(crate) fn changes_since(&self, older: Option<&Snapshot>) -> Vec<RemoteChange> {
+    pub(crate) fn changes_since(&self, older: Option<&ExportInput>) -> Vec<RemoteChange> {
         let none = RemoteSetTable::default();
         self.table.changes_since(older.map_or(&none, |older| &older.table))
     }
@@ -94,7 +94,7 @@ fn net(address: &IpAddr) -> String {
 /// The steps from the existing objects to the desired ones, each with its cluster. Objects of other operators are
 /// neither replaced nor deleted; if one has a desired name, the step is a creation, which fails and is reported.
 pub(super) fn plan<'a>(
-    snapshot: &Snapshot,
+    snapshot: &ExportInput,
     exporter: &Exporter,
     wanted: &WantedSets,
     existing: &'a BTreeMap<String, NetworkSet>,
@@ -139,15 +139,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::remote::table::Difference;
+    use crate::remote::table::RemoteSetChanges;
 
     const FAMILY: &str = "semaphore.uw.systems";
 
-    fn snapshot(sets: &[(&str, &str, &str, &[&str])], unknown: &[&str]) -> Snapshot {
-        let mut snapshot = Snapshot::default();
+    fn snapshot(sets: &[(&str, &str, &str, &[&str])], unknown: &[&str]) -> ExportInput {
+        let mut snapshot = ExportInput::default();
         for (cluster, namespace, name, addresses) in sets {
             let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-            snapshot.table.set(RemoteSet::new(cluster, namespace, name), &addresses, &mut Difference::default());
+            snapshot.table.set(RemoteSet::new(cluster, namespace, name), &addresses, &mut RemoteSetChanges::default());
             snapshot.families.insert((*cluster).into(), vec![FAMILY.parse().unwrap()]);
         }
         for cluster in unknown {
@@ -178,7 +178,7 @@ mod tests {
         (name.to_owned(), NetworkSet::of(object))
     }
 
-    fn steps(snapshot: &Snapshot, objects: Vec<(String, NetworkSet)>) -> Vec<String> {
+    fn steps(snapshot: &ExportInput, objects: Vec<(String, NetworkSet)>) -> Vec<String> {
         let objects = objects.into_iter().collect();
         let text = |step: &SetWrite| match step {
             SetWrite::Create(wanted) => format!("create {}", wanted.name),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{ApiClient, LabelledEvent, connect_elsewhere};
+use cluster::{ApiClient, LabelledEvent, connect_to};
 use jiff::Timestamp;
 use policy::remote::LabelPrefix;
 use policy::remote::wire::ClusterRow;
@@ -92,7 +92,7 @@ impl Cluster {
             offers.remember(&prefix, claims);
         }
         Cluster {
-            connection: connect_elsewhere(config.way.clone()),
+            connection: connect_to(config.way.clone()),
             config,
             offers,
             watches: BTreeMap::new(),
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// Applies an event of a watch.
-    pub(super) fn take(&mut self, WatchEvent { cluster, prefix, number, event }: WatchEvent) {
+    pub(super) fn apply(&mut self, WatchEvent { cluster, prefix, number, event }: WatchEvent) {
         let Some(watch) = self.watches.get_mut(&prefix).filter(|watch| watch.number == number) else { return };
         match event {
             LabelledEvent::Change(timed) => match timed.change {

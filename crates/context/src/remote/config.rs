@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cluster::Elsewhere;
+use cluster::ClusterAccess;
 use policy::remote::LabelPrefix;
 use policy::{ObjectName, plain};
 use serde::Deserialize;
@@ -25,7 +25,7 @@ const LONGEST_NAME: usize = 63;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
     pub name: Arc<str>,
-    pub way: Elsewhere,
+    pub way: ClusterAccess,
     /// Not empty, unique.
     pub prefixes: Vec<LabelPrefix>,
     pub rules: Rules,
@@ -35,7 +35,7 @@ pub struct ClusterConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// `None` accepts everything.
-    pub accept: Option<Vec<Accepted>>,
+    pub accept: Option<Vec<SetPattern>>,
     /// Pods on the host network offer their node's address.
     pub host_network: bool,
     pub limits: ClusterLimits,
@@ -44,7 +44,7 @@ pub struct Rules {
 /// Accepted sets: an omitted field matches any value.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Accepted {
+pub struct SetPattern {
     namespace: Option<NamePattern>,
     name: Option<NamePattern>,
 }
@@ -54,7 +54,7 @@ impl Rules {
     pub fn accepts(&self, set: &ObjectName) -> bool {
         let fits =
             |pattern: &Option<NamePattern>, name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
-        let by = |accepted: &Accepted| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
+        let by = |accepted: &SetPattern| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
         self.accept.as_ref().is_none_or(|accept| accept.iter().any(by))
     }
 }
@@ -99,7 +99,7 @@ struct ClusterEntry {
     ca_file: Option<PathBuf>,
     token_file: Option<PathBuf>,
     label_prefixes: Option<Vec<String>>,
-    accept: Option<Vec<Accepted>>,
+    accept: Option<Vec<SetPattern>>,
     #[serde(default)]
     host_network: bool,
     #[serde(default)]
@@ -153,10 +153,10 @@ impl ClusterEntry {
         let ClusterEntry { name, kubeconfig, url, ca_file, token_file, label_prefixes, accept, host_network, limits } =
             self;
         let way = match (kubeconfig, url, ca_file, token_file) {
-            (Some(path), None, None, None) => Elsewhere::Kubeconfig(path),
+            (Some(path), None, None, None) => ClusterAccess::Kubeconfig(path),
             (None, Some(url), ca_file, Some(token_file)) => {
                 is_safe(&url, ca_file.is_some())?;
-                Elsewhere::Url { url, ca_file, token_file }
+                ClusterAccess::Url { url, ca_file, token_file }
             }
             (Some(_), ..) => return Err("kubeconfig excludes url, caFile and tokenFile; choose one of the two".into()),
             (None, Some(_), _, None) => return Err("url without credentials; add a tokenFile".into()),
@@ -241,11 +241,11 @@ mod tests {
              accept:\n  - {namespace: shop, name: 'web-*'}\n  - namespace: 'team-*'\n",
         )
         .unwrap();
-        assert_eq!(clusters[0].way, Elsewhere::Kubeconfig("/etc/remote/east".into()));
+        assert_eq!(clusters[0].way, ClusterAccess::Kubeconfig("/etc/remote/east".into()));
         assert_eq!((&clusters[0].prefixes, &clusters[0].rules), (&LabelPrefix::defaults(), &Rules::default()));
         let west = &clusters[1];
         let (ca_file, token_file) = (Some("/etc/remote/west.crt".into()), "/etc/remote/west.token".into());
-        assert_eq!(west.way, Elsewhere::Url { url: "https://west.example:6443".into(), ca_file, token_file });
+        assert_eq!(west.way, ClusterAccess::Url { url: "https://west.example:6443".into(), ca_file, token_file });
         assert!(west.rules.host_network && west.prefixes == ["example.com".parse().unwrap()]);
         for (namespace, name, accepts) in
             [("shop", "web-1", true), ("shop", "api", false), ("team-a", "api", true), ("team", "web-1", false)]

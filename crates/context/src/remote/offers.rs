@@ -100,13 +100,13 @@ impl Offers {
             }
             None => view.pods.remove(&pod.name),
         };
-        self.claims.take(before.iter().chain(&view.withheld.remove(&pod.name)));
+        self.claims.remove(before.iter().chain(&view.withheld.remove(&pod.name)));
     }
 
     /// Removes a pod, on an event of the watch: it was deleted, or lost the label.
     pub fn remove(&mut self, prefix: &LabelPrefix, pod: &ObjectName) {
         let Some(view) = self.views.get_mut(prefix) else { return };
-        self.claims.take(view.pods.remove(pod).iter().chain(&view.withheld.remove(pod)));
+        self.claims.remove(view.pods.remove(pod).iter().chain(&view.withheld.remove(pod)));
     }
 
     /// Applies a list of all pods with the label. Additions apply at once. So do removals, unless they empty a set of
@@ -122,8 +122,8 @@ impl Offers {
             self.claims.add(claim);
         }
         let pods = std::mem::replace(&mut view.pods, listed);
-        self.claims.take(pods.values());
-        self.claims.take(view.withheld.values().chain(&view.remembered));
+        self.claims.remove(pods.values());
+        self.claims.remove(view.withheld.values().chain(&view.remembered));
         let doubt = self.claims.doubt(&before).filter(|_| !view.is_doubtful);
         view.listed = true;
         view.is_doubtful = doubt.is_some();

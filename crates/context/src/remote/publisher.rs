@@ -13,12 +13,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
-use super::calico::{Failures, Snapshot};
+use super::calico::{ExportInput, Failures};
 use super::cluster::{Cluster, EventSender, WatchEvent, event_channel};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::RemoteReport;
 use super::state::{Memory, StateDir, StoredMemory};
-use super::table::{Difference, RemoteSetTable};
+use super::table::{RemoteSetChanges, RemoteSetTable};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
 
@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Settings of the other clusters.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct RemoteSettings {
     /// The configuration file.
     pub(crate) file: PathBuf,
     pub(crate) clusters: Vec<ClusterConfig>,
@@ -58,22 +58,22 @@ pub(crate) struct Outlet {
     pub(crate) remote: RemoteFigures,
     pub(crate) reports: watch::Sender<Arc<RemoteReport>>,
     /// Input of the export, and its errors.
-    pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    pub(crate) snapshots: watch::Sender<Option<Arc<ExportInput>>>,
     pub(crate) failures: watch::Receiver<Arc<Failures>>,
 }
 
-pub(crate) struct Publisher {
-    settings: Settings,
+pub(crate) struct RemotePublisher {
+    settings: RemoteSettings,
     outlet: Outlet,
     clusters: BTreeMap<Arc<str>, Cluster>,
     table: RemoteSetTable,
-    difference: Difference,
+    difference: RemoteSetChanges,
     debounce: Debounce,
     /// Current problem of the configuration file.
     file_problem: Option<String>,
     begun: Instant,
     rows_at: BTreeMap<Arc<str>, Instant>,
-    saving: Saving,
+    saving: StateWriter,
     tasks: JoinSet<()>,
     sender: EventSender,
     received: mpsc::Receiver<WatchEvent>,
@@ -81,27 +81,27 @@ pub(crate) struct Publisher {
 
 /// State files to write.
 #[derive(Default)]
-struct Saving {
+struct StateWriter {
     due: BTreeSet<Arc<str>>,
     /// At most one: cluster, duration of the write, and error.
     running: JoinSet<(Arc<str>, Duration, Option<String>)>,
     next: Option<Instant>,
 }
 
-impl Publisher {
-    pub(crate) fn new(settings: Settings, outlet: Outlet) -> Publisher {
+impl RemotePublisher {
+    pub(crate) fn new(settings: RemoteSettings, outlet: Outlet) -> RemotePublisher {
         let (sender, received) = event_channel();
-        Publisher {
+        RemotePublisher {
             settings,
             outlet,
             clusters: BTreeMap::new(),
             table: RemoteSetTable::default(),
-            difference: Difference::default(),
+            difference: RemoteSetChanges::default(),
             debounce: Debounce::with_delay(PAUSE, WAIT_MAX),
             file_problem: None,
             begun: Instant::now(),
             rows_at: BTreeMap::new(),
-            saving: Saving::default(),
+            saving: StateWriter::default(),
             tasks: JoinSet::new(),
             sender,
             received,
@@ -110,13 +110,13 @@ impl Publisher {
 
     /// Runs forever. Panics if one of its tasks does.
     pub(crate) async fn run(mut self) {
-        self.follow(self.settings.clusters.clone());
+        self.set_clusters(self.settings.clusters.clone());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let turn = self.next_turn();
             tokio::select! {
-                Some(event) = self.received.recv() => self.take(event),
+                Some(event) = self.received.recv() => self.apply(event),
                 () = until(turn) => {}
                 _ = tick.tick() => self.tick(),
                 Some(ended) = self.tasks.join_next() => resume_panic(ended),
@@ -144,7 +144,7 @@ impl Publisher {
     }
 
     /// Sets the configured clusters.
-    fn follow(&mut self, configs: Vec<ClusterConfig>) {
+    fn set_clusters(&mut self, configs: Vec<ClusterConfig>) {
         let names: BTreeSet<Arc<str>> = configs.iter().map(|config| config.name.clone()).collect();
         let gone: Vec<Arc<str>> = self.clusters.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
@@ -222,13 +222,13 @@ impl Publisher {
         }
     }
 
-    fn take(&mut self, event: WatchEvent) {
+    fn apply(&mut self, event: WatchEvent) {
         let name = event.cluster.clone();
         let Some(cluster) = self.clusters.get_mut(&name) else { return };
         let restarts = cluster.restarts();
         // Choosing the admitted sets costs a pass over all of them: events of single pods wait for the next tick.
         let may_wait = event.is_of_one_pod();
-        cluster.take(event);
+        cluster.apply(event);
         self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
         if !(may_wait && cluster.offers.exceeds_limits()) {
             self.reconcile(&name);
@@ -240,7 +240,7 @@ impl Publisher {
         self.reconcile_with(name, vec![]);
     }
 
-    /// As [`Publisher::reconcile`], for these sets too.
+    /// As [`RemotePublisher::reconcile`], for these sets too.
     fn reconcile_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let had_excess = !cluster.offers.excess().sets.is_empty();
@@ -281,7 +281,7 @@ impl Publisher {
         }
     }
 
-    /// As [`Publisher::reconcile`], for all sets of a cluster.
+    /// As [`RemotePublisher::reconcile`], for all sets of a cluster.
     fn reconcile_all_sets(&mut self, name: &Arc<str>) {
         self.saving.due.insert(name.clone());
         self.debounce.change(Instant::now());
@@ -289,7 +289,7 @@ impl Publisher {
     }
 
     fn tick(&mut self) {
-        self.look_at_file();
+        self.reload_file();
         self.drop_stale();
         for name in self.clusters.keys().cloned().collect::<Vec<_>>() {
             self.reconcile(&name);
@@ -298,13 +298,13 @@ impl Publisher {
     }
 
     /// Reloads the configuration file. An invalid one changes nothing.
-    fn look_at_file(&mut self) {
+    fn reload_file(&mut self) {
         match read_clusters(&self.settings.file) {
             Ok(mut configs) => {
                 self.file_problem = None;
                 configs.sort_by(|a, b| a.name.cmp(&b.name));
                 if configs != self.settings.clusters {
-                    self.follow(configs);
+                    self.set_clusters(configs);
                 }
             }
             Err(e) => {
@@ -337,13 +337,13 @@ impl Publisher {
         if !self.is_published() {
             let is_time = now >= self.begun + FIRST_WITHIN || self.clusters.values().all(Cluster::is_known);
             if is_time {
-                self.difference = Difference::default();
+                self.difference = RemoteSetChanges::default();
                 self.outlet.channel.publish(vec![], self.table.baseline());
                 self.published(0);
             }
             return;
         }
-        if !self.debounce.take(now) || self.difference.is_empty() {
+        if !self.debounce.take_due(now) || self.difference.is_empty() {
             return;
         }
         let deltas = std::mem::take(&mut self.difference).deltas();
@@ -358,7 +358,7 @@ impl Publisher {
         }
         let families = |(name, cluster): (&Arc<str>, &Cluster)| (name.clone(), cluster.config.prefixes.clone());
         let unknown = self.clusters.iter().filter(|(_, cluster)| !cluster.is_known()).map(|(name, _)| name.clone());
-        let snapshot = Snapshot {
+        let snapshot = ExportInput {
             table: self.table.clone(),
             families: self.clusters.iter().map(families).collect(),
             unknown: unknown.collect(),

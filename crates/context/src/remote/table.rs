@@ -12,7 +12,7 @@ use policy::remote::wire::{self, ClusterRow, SetDelta, SetRow};
 use policy::remote::{RemoteChange, RemoteSet};
 use sha2::{Digest, Sha256};
 
-use crate::channel::{self, Baseline, Encode, Part, Unencodable};
+use crate::channel::{self, Baseline, BaselineForm, Encode, Unencodable};
 use crate::version::Sum;
 
 const MEDIA_TYPE: &str = "application/json";
@@ -31,7 +31,7 @@ pub(crate) struct RemoteSetTable {
 
 /// Unpublished changes.
 #[derive(Debug, Default)]
-pub(crate) struct Difference {
+pub(crate) struct RemoteSetChanges {
     sets: Vec<SetDelta>,
     rows: Vec<ClusterRow>,
     gone: Vec<Arc<str>>,
@@ -39,13 +39,18 @@ pub(crate) struct Difference {
 
 impl RemoteSetTable {
     /// Sets the addresses of a set. Returns whether they changed.
-    pub(crate) fn set(&mut self, set: RemoteSet, addresses: &BTreeSet<IpAddr>, difference: &mut Difference) -> bool {
+    pub(crate) fn set(
+        &mut self,
+        set: RemoteSet,
+        addresses: &BTreeSet<IpAddr>,
+        difference: &mut RemoteSetChanges,
+    ) -> bool {
         let before: BTreeSet<IpAddr> =
             self.sets.get(&set).into_iter().flat_map(|known| known.iter().copied()).collect();
         if before == *addresses {
             return false;
         }
-        self.take(&set);
+        self.remove_set(&set);
         let adds = addresses.difference(&before).copied().collect();
         let removes = before.difference(addresses).copied().collect();
         difference.sets.push(SetDelta { set: set.clone(), adds, removes });
@@ -58,16 +63,16 @@ impl RemoteSetTable {
     }
 
     /// Upserts the row of a cluster.
-    pub(crate) fn publish(&mut self, row: ClusterRow, difference: &mut Difference) {
+    pub(crate) fn publish(&mut self, row: ClusterRow, difference: &mut RemoteSetChanges) {
         if self.rows.insert(row.cluster.clone(), row.clone()).as_ref() != Some(&row) {
             difference.rows.push(row);
         }
     }
 
     /// Removes a cluster.
-    pub(crate) fn discard(&mut self, cluster: &Arc<str>, difference: &mut Difference) {
+    pub(crate) fn discard(&mut self, cluster: &Arc<str>, difference: &mut RemoteSetChanges) {
         for set in self.sets_of(cluster) {
-            self.take(&set);
+            self.remove_set(&set);
         }
         // Pending changes would restore it.
         difference.sets.retain(|change| change.set.cluster != *cluster);
@@ -77,9 +82,9 @@ impl RemoteSetTable {
         }
     }
 
-    fn take(&mut self, set: &RemoteSet) {
+    fn remove_set(&mut self, set: &RemoteSet) {
         if let Some(known) = self.sets.remove(set) {
-            self.sum.take(digest(set, &known));
+            self.sum.remove(digest(set, &known));
         }
     }
 
@@ -138,7 +143,7 @@ impl RemoteSetTable {
         move |at| {
             let (version, count) = (table.version(), table.sets.len());
             let encode: Encode = Box::new(move |at, _| table.encode(at));
-            let part = Part { what: "baseline", extension: "json", media_type: MEDIA_TYPE, encode };
+            let part = BaselineForm { what: "baseline", extension: "json", media_type: MEDIA_TYPE, encode };
             Baseline::new(version, at, count, vec![part])
         }
     }
@@ -147,26 +152,26 @@ impl RemoteSetTable {
         let row =
             |(set, addresses): (&RemoteSet, &Arc<[IpAddr]>)| SetRow { set: set.clone(), addresses: addresses.to_vec() };
         let clusters = self.rows.values().cloned().collect();
-        let baseline = wire::Baseline { epoch, seq, clusters, sets: self.sets.iter().map(row).collect() };
+        let baseline = wire::RemoteBaseline { epoch, seq, clusters, sets: self.sets.iter().map(row).collect() };
         serde_json::to_vec(&baseline).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     }
 }
 
-impl Difference {
+impl RemoteSetChanges {
     pub(crate) fn is_empty(&self) -> bool {
-        let Difference { sets, rows, gone } = self;
+        let RemoteSetChanges { sets, rows, gone } = self;
         sets.is_empty() && rows.is_empty() && gone.is_empty()
     }
 
     /// As deltas. Removed clusters come first, since a new one may have the same name; rows come last, since they
     /// confirm the sets before them.
-    pub(crate) fn deltas(self) -> Vec<channel::Delta> {
-        let Difference { mut sets, mut rows, gone } = self;
+    pub(crate) fn deltas(self) -> Vec<channel::DeltaEncoder> {
+        let RemoteSetChanges { mut sets, mut rows, gone } = self;
         sets.sort_by(|a, b| a.set.cmp(&b.set));
         rows.sort_by(|a, b| a.cluster.cmp(&b.cluster));
         let mut deltas = vec![];
         if !gone.is_empty() {
-            deltas.push(wire::Delta { gone, ..wire::Delta::default() });
+            deltas.push(wire::RemoteDelta { gone, ..wire::RemoteDelta::default() });
         }
         let begins_at = deltas.len();
         let mut room = 0;
@@ -176,21 +181,21 @@ impl Difference {
                 Some(delta) => delta.sets.push(set),
                 None => {
                     room = ADDRESSES_OF_DELTA;
-                    deltas.push(wire::Delta { sets: vec![set], ..wire::Delta::default() });
+                    deltas.push(wire::RemoteDelta { sets: vec![set], ..wire::RemoteDelta::default() });
                 }
             }
             room -= length;
         }
         if !rows.is_empty() {
             if deltas.len() == begins_at {
-                deltas.push(wire::Delta::default());
+                deltas.push(wire::RemoteDelta::default());
             }
             if let Some(last) = deltas.last_mut() {
                 last.clusters = rows;
             }
         }
-        let encoded = |delta: wire::Delta| -> channel::Delta {
-            Box::new(move |Position { epoch, seq }| json(&wire::Delta { epoch, seq, ..delta }))
+        let encoded = |delta: wire::RemoteDelta| -> channel::DeltaEncoder {
+            Box::new(move |Position { epoch, seq }| json(&wire::RemoteDelta { epoch, seq, ..delta }))
         };
         deltas.into_iter().map(encoded).collect()
     }
@@ -238,13 +243,13 @@ mod tests {
         ClusterRow { cluster: cluster.into(), reachable, synced_at: None }
     }
 
-    fn encoded(difference: Difference) -> Vec<wire::Delta> {
+    fn encoded(difference: RemoteSetChanges) -> Vec<wire::RemoteDelta> {
         let position = |seq| Position { epoch: 1, seq };
         let deltas = difference.deltas().into_iter().zip(1..);
         deltas.map(|(delta, seq)| serde_json::from_slice(&delta(position(seq))).unwrap()).collect()
     }
 
-    fn follow(plain: &mut Plain, delta: &wire::Delta) {
+    fn apply_delta(plain: &mut Plain, delta: &wire::RemoteDelta) {
         for SetDelta { set, adds, removes } in &delta.sets {
             let known = plain.entry(set.clone()).or_default();
             known.retain(|address| !removes.contains(address));
@@ -253,7 +258,7 @@ mod tests {
         plain.retain(|set, known| !known.is_empty() && !delta.gone.contains(&set.cluster));
     }
 
-    fn baseline(table: &RemoteSetTable) -> (String, wire::Baseline) {
+    fn baseline(table: &RemoteSetTable) -> (String, wire::RemoteBaseline) {
         let baseline = table.baseline()(Position { epoch: 1, seq: 7 });
         let encoded = baseline.encoded_here().unwrap();
         (baseline.version.clone(), serde_json::from_slice(&encoded.bytes).unwrap())
@@ -263,10 +268,10 @@ mod tests {
     fn deltas_add_up_to_baseline() {
         let (mut table, mut plain) = (RemoteSetTable::default(), Plain::new());
         for (name, numbers) in [("web", 0..5), ("api", 3..9), ("web", 2..7), ("api", 0..0), ("web", 2..7)] {
-            let mut difference = Difference::default();
+            let mut difference = RemoteSetChanges::default();
             table.set(set(name), &addresses(numbers), &mut difference);
-            encoded(difference).iter().for_each(|delta| follow(&mut plain, delta));
-            let (_, wire::Baseline { sets, .. }) = baseline(&table);
+            encoded(difference).iter().for_each(|delta| apply_delta(&mut plain, delta));
+            let (_, wire::RemoteBaseline { sets, .. }) = baseline(&table);
             let said: Plain = sets.into_iter().map(|row| (row.set, row.addresses.into_iter().collect())).collect();
             assert_eq!(said, plain);
         }
@@ -278,7 +283,8 @@ mod tests {
         let sets = |table: &RemoteSetTable| -> Plain {
             table.iter().map(|(set, addresses)| (set.clone(), addresses.iter().copied().collect())).collect()
         };
-        let (mut table, mut ignored, mut plain) = (RemoteSetTable::default(), Difference::default(), Plain::new());
+        let (mut table, mut ignored, mut plain) =
+            (RemoteSetTable::default(), RemoteSetChanges::default(), Plain::new());
         for step in [&[("web", 0..5), ("api", 3..9)][..], &[("web", 2..7)], &[], &[("api", 0..0), ("db", 1..2)]] {
             let older = table.clone();
             for (name, numbers) in step {
@@ -299,11 +305,11 @@ mod tests {
     #[test]
     fn the_same_again_is_no_difference() {
         let mut table = RemoteSetTable::default();
-        let mut difference = Difference::default();
+        let mut difference = RemoteSetChanges::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
         table.publish(row("east", true), &mut difference);
         assert_eq!(encoded(difference).len(), 1);
-        let mut difference = Difference::default();
+        let mut difference = RemoteSetChanges::default();
         table.set(set("web"), &addresses(0..5), &mut difference);
         table.publish(row("east", true), &mut difference);
         assert!(difference.is_empty());
@@ -313,7 +319,7 @@ mod tests {
     fn version_changes_with_sets_and_rows() {
         let mut table = RemoteSetTable::default();
         let mut versions = vec![baseline(&table).0];
-        let mut ignored = Difference::default();
+        let mut ignored = RemoteSetChanges::default();
         table.set(set("web"), &addresses(0..5), &mut ignored);
         versions.push(baseline(&table).0);
         table.publish(row("east", true), &mut ignored);
@@ -327,12 +333,12 @@ mod tests {
 
     #[test]
     fn removed_cluster_removes_only_its_own_sets() {
-        let (mut table, mut ignored) = (RemoteSetTable::default(), Difference::default());
+        let (mut table, mut ignored) = (RemoteSetTable::default(), RemoteSetChanges::default());
         for cluster in ["a", "a-b", "b"] {
             table.set(RemoteSet::new(cluster, "shop", "web"), &addresses(0..2), &mut ignored);
             table.publish(row(cluster, true), &mut ignored);
         }
-        let mut difference = Difference::default();
+        let mut difference = RemoteSetChanges::default();
         table.discard(&"a".into(), &mut difference);
         table.publish(row("a", false), &mut difference);
         let deltas = encoded(difference);
@@ -343,10 +349,10 @@ mod tests {
 
     #[test]
     fn removing_cluster_discards_its_pending_changes() {
-        let (mut table, mut previous) = (RemoteSetTable::default(), Difference::default());
+        let (mut table, mut previous) = (RemoteSetTable::default(), RemoteSetChanges::default());
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut previous);
         table.publish(row("a", true), &mut previous);
-        let mut difference = Difference::default();
+        let mut difference = RemoteSetChanges::default();
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..3), &mut difference);
         table.publish(row("a", false), &mut difference);
         table.discard(&"a".into(), &mut difference);
@@ -358,7 +364,7 @@ mod tests {
     #[test]
     fn deltas_are_bounded_with_cluster_rows_last() {
         let (mut table, mut plain) = (RemoteSetTable::default(), Plain::new());
-        let mut difference = Difference::default();
+        let mut difference = RemoteSetChanges::default();
         table.set(set("large"), &addresses(0..5_000), &mut difference);
         table.set(set("small"), &addresses(0..10), &mut difference);
         table.publish(row("east", true), &mut difference);
@@ -366,7 +372,7 @@ mod tests {
         for delta in &deltas {
             let length: usize = delta.sets.iter().map(|set| set.adds.len() + set.removes.len()).sum();
             assert!(length <= ADDRESSES_OF_DELTA);
-            follow(&mut plain, delta);
+            apply_delta(&mut plain, delta);
         }
         assert!(deltas.iter().rev().skip(1).all(|delta| delta.clusters.is_empty()));
         assert_eq!(deltas.last().unwrap().clusters.len(), 1);

@@ -9,11 +9,11 @@ use feed::Position;
 use super::runtime;
 use crate::cli::BuildArguments;
 use crate::epoch::epoch_now;
-use crate::leading::Assurance;
+use crate::leader_election::Assurance;
 use crate::object::WatchedObject;
+use crate::published_tables::Tables;
 use crate::store::Store;
-use crate::tables::Tables;
-use crate::{declared, identity};
+use crate::{edge_publication, identity};
 
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let folder = cluster::read_folder::<WatchedObject>(&arguments.manifests)?;
@@ -24,12 +24,13 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     }
     tables.begin();
     let position = Position::start_of(epoch_now());
-    let baselines = [(identity::FEED, tables.identities()(position)), (declared::FEED, tables.declared()(position))];
+    let baselines =
+        [(identity::FEED, tables.identities()(position)), (edge_publication::FEED, tables.declared()(position))];
     let store = Store::create_folder(&arguments.out)?;
     let mut text = String::new();
     runtime()?.block_on(async {
         for (feed, baseline) in &baselines {
-            if let Some(error) = store.keep(feed, baseline, &mut vec![], &Assurance::always()).await? {
+            if let Some(error) = store.write_baseline(feed, baseline, &mut vec![], &Assurance::always()).await? {
                 return Err(error.into());
             }
             text += &format!("{feed}: {} entries, version {}\n", baseline.count, baseline.version);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::runtime;
 use crate::cli::{IdentityName, IdsArguments};
 use crate::consumer;
-use crate::identity::difference::{Difference, differences};
+use crate::identity::difference::{IdentityDifference, differences};
 use crate::identity::{self, Identities, Row};
 
 pub(crate) fn ids(arguments: &IdsArguments) -> anyhow::Result<ExitCode> {
@@ -35,7 +35,7 @@ struct Comparison<'a> {
     /// Null for an identity that is not in the table.
     a: Option<&'a Row>,
     b: Option<&'a Row>,
-    differences: Vec<Difference>,
+    differences: Vec<IdentityDifference>,
 }
 
 fn diff(table: &Identities, names: [IdentityName; 2], form: Output) -> anyhow::Result<ExitCode> {
@@ -57,7 +57,7 @@ fn diff(table: &Identities, names: [IdentityName; 2], form: Output) -> anyhow::R
     output::answer(&text, if rows.iter().all(Option::is_some) { YES } else { NO })
 }
 
-fn comparison(names: [IdentityName; 2], rows: [Option<&Row>; 2], differences: &[Difference]) -> String {
+fn comparison(names: [IdentityName; 2], rows: [Option<&Row>; 2], differences: &[IdentityDifference]) -> String {
     let mut text = String::new();
     for (name, row) in names.into_iter().zip(rows) {
         text += &match row {

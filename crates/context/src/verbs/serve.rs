@@ -14,20 +14,20 @@ use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
 use crate::cli::{ExportForm, ServeArguments};
-use crate::declared;
+use crate::edge_publication;
 use crate::epoch::epoch_now;
 use crate::history::SharedHistory;
 use crate::identity;
-use crate::leading::{self, Assurance};
-use crate::listen::{self, Served, Sources};
+use crate::leader_election::{self, Assurance};
+use crate::listen::{self, ServedFeed, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::WatchedObject;
+use crate::published_tables::Tables;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
 use crate::status::ProviderStatus;
-use crate::store::{Keeping, Store};
-use crate::tables::Tables;
+use crate::store::{Store, StoreSync};
 
 /// Queue limit of events between the source and the publisher.
 const REPORTS_QUEUED: usize = 16;
@@ -37,7 +37,7 @@ const RELAY_CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 const RELAY_SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A feed with its properties.
-struct Feed {
+struct FeedProperties {
     name: &'static str,
     media_type: &'static str,
     nothing: fn(Position) -> Vec<u8>,
@@ -47,24 +47,24 @@ struct Feed {
     no_numbers: Option<fn(Position) -> Vec<u8>>,
 }
 
-const FEEDS: [Feed; 2] = [
-    Feed {
+const FEEDS: [FeedProperties; 2] = [
+    FeedProperties {
         name: identity::FEED,
         media_type: identity::MEDIA_TYPE,
         nothing: identity::nothing,
         names_cluster: true,
         no_numbers: Some(identity::number_form::nothing),
     },
-    Feed {
-        name: declared::FEED,
-        media_type: declared::MEDIA_TYPE,
-        nothing: declared::nothing,
+    FeedProperties {
+        name: edge_publication::FEED,
+        media_type: edge_publication::MEDIA_TYPE,
+        nothing: edge_publication::nothing,
         names_cluster: false,
         no_numbers: None,
     },
 ];
 
-impl Feed {
+impl FeedProperties {
     fn channel(&self, epoch: u64) -> Arc<Channel> {
         match self.no_numbers {
             Some(nothing) => Channel::with_numbers(self.name, epoch, nothing),
@@ -94,13 +94,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let feeds = FEEDS.map(|feed| (feed.channel(epoch), metrics.of_feed(feed.name), feed));
     let (status, statuses) = watch::channel(Arc::new(ProviderStatus::default()));
     let served =
-        feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+        feeds.iter().map(|(channel, figures, _)| ServedFeed { channel: channel.clone(), figures: figures.clone() });
     let connection = match arguments.manifests {
         Some(_) => None,
         None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
     };
     let security = PortSecurity::load(arguments.port_settings(), connection.as_ref(), metrics.of_access())?;
-    let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
+    let mut elsewhere = watch_clusters(&arguments, epoch, &metrics)?;
     let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
     let history = arguments.history.bounds().map(SharedHistory::new);
     let ranges = arguments.table.ranges()?;
@@ -126,8 +126,8 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     };
     status.send_replace(Arc::new(ProviderStatus { cluster: cluster.clone(), ..ProviderStatus::default() }));
     let (mut election, elected, assurance) = match &connection {
-        Some(connection) if arguments.leader_elect => leading::elect(connection.clone(), &arguments),
-        Some(_) | None => leading::always(),
+        Some(connection) if arguments.leader_elect => leader_election::elect(connection.clone(), &arguments),
+        Some(_) | None => leader_election::always(),
     };
     let (leads, _) = watch::channel(false);
     let leading = leads.clone();
@@ -186,16 +186,16 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
 }
 
 /// The tasks of other clusters.
-struct Elsewhere {
+struct RemoteTasks {
     task: JoinHandle<()>,
-    served: Served,
+    served: ServedFeed,
     reports: watch::Receiver<Arc<remote::RemoteReport>>,
-    snapshots: watch::Receiver<Option<Arc<remote::Snapshot>>>,
+    snapshots: watch::Receiver<Option<Arc<remote::ExportInput>>>,
     failures: watch::Sender<Arc<remote::Failures>>,
 }
 
 /// Starts watching other clusters, without waiting for the API server of this one.
-fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
+fn watch_clusters(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<RemoteTasks>> {
     let Some(file) = &arguments.remote_clusters else { return Ok(None) };
     let clusters = remote::config::read_clusters(file)?;
     let state = arguments.state_dir.as_ref().map(|folder| {
@@ -218,9 +218,10 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
         snapshots: showing,
         failures,
     };
-    let settings = remote::Settings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
-    let task = tokio::spawn(remote::Publisher::new(settings, outlet).run());
-    Ok(Some(Elsewhere { task, served: Served { channel, figures }, reports, snapshots, failures: failing }))
+    let settings =
+        remote::RemoteSettings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
+    let task = tokio::spawn(remote::RemotePublisher::new(settings, outlet).run());
+    Ok(Some(RemoteTasks { task, served: ServedFeed { channel, figures }, reports, snapshots, failures: failing }))
 }
 
 /// Waits for the end of the task; forever without one.
@@ -239,7 +240,7 @@ async fn name_of_cluster(
     match (&arguments.cluster_id, connection) {
         (Some(name), _) => Ok(name.clone()),
         (None, None) => Ok(String::new()),
-        (None, Some(connection)) => Ok(leading::cluster_uid(connection).await),
+        (None, Some(connection)) => Ok(leader_election::cluster_uid(connection).await),
     }
 }
 
@@ -265,7 +266,7 @@ fn start_outlets(
     store: Option<&Store>,
     channel: Arc<Channel>,
     figures: FeedFigures,
-    feed: &Feed,
+    feed: &FeedProperties,
     (leads, assurance): (&watch::Sender<bool>, &Assurance),
 ) -> Way {
     let outbox = relay.map(|relay| {
@@ -286,7 +287,7 @@ fn start_outlets(
         outbox
     });
     if let Some(store) = store {
-        let keeping = Keeping {
+        let keeping = StoreSync {
             store: store.clone(),
             channel: channel.clone(),
             interval: arguments.baseline_secs,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
-use crate::edges::{self, Asked, EdgeVerdict, Party, RemotePods, Statement};
+use crate::edges::{self, EdgeVerdict, Party, PortQuery, RemotePods, Statement};
 use crate::identity::{self, RecordFields};
 use crate::mmdb::read::Database;
 
@@ -36,11 +36,11 @@ pub(crate) fn verdict(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> 
 }
 
 async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
-    let asked: Asked = arguments.port.parse()?;
+    let asked: PortQuery = arguments.port.parse()?;
     let from = &arguments.from;
     let source = party(from, &arguments.source).await?;
     let destination = party(from, &arguments.destination).await?;
-    let text = consumer::read(from, crate::declared::FEED, "extended").await?;
+    let text = consumer::read(from, crate::edge_publication::FEED, "extended").await?;
     let text = std::str::from_utf8(&text).context("the list of declared edges")?;
     let (form, list) = edges::parse(text).context("the list of declared edges")?;
     for party in [&source, &destination] {
@@ -112,7 +112,7 @@ fn remote_set(text: &str) -> Option<RemoteSet> {
 /// The remote sets of the source; `None` if it has no such feed: it is not a provider, or has no other clusters.
 async fn remote_rows(from: &FromArguments) -> anyhow::Result<Option<Vec<SetRow>>> {
     let Some(bytes) = consumer::read_if_served(from, wire::FEED).await? else { return Ok(None) };
-    let baseline: wire::Baseline = serde_json::from_slice(&bytes).context("the remote sets")?;
+    let baseline: wire::RemoteBaseline = serde_json::from_slice(&bytes).context("the remote sets")?;
     Ok(Some(baseline.sets))
 }
 

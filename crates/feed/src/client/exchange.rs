@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 
-use super::{FeedSource, Lost};
-use crate::sse::{Parsed, Parser};
+use super::{ConnectionLoss, FeedSource};
+use crate::sse::{ParsedEvent, Parser};
 use crate::{Head, Position};
 
 /// Limit of the response body that is quoted in an error.
@@ -22,7 +22,7 @@ pub(super) struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Opens the stream, resuming after the position if there is one.
-    pub(super) async fn open_stream(&self, behind: Option<Position>) -> Result<Stream, Lost> {
+    pub(super) async fn open_stream(&self, behind: Option<Position>) -> Result<BodyStream, ConnectionLoss> {
         let url = self.resource("deltas");
         let mut request = self.http.get(url.clone()).header(ACCEPT, EVENT_STREAM).header(ACCEPT_ENCODING, "identity");
         if let Some(position) = behind {
@@ -35,21 +35,21 @@ impl Exchange<'_> {
             .and_then(|value| value.to_str().ok())
             .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == EVENT_STREAM));
         if is_stream {
-            Ok(Stream { url, response, parser: Parser::new(), parsed: VecDeque::new() })
+            Ok(BodyStream { url, response, parser: Parser::new(), parsed: VecDeque::new() })
         } else {
-            Err(Lost::NoStream { url })
+            Err(ConnectionLoss::NoStream { url })
         }
     }
 
-    pub(super) async fn download(&self) -> Result<(Head, Bytes), Lost> {
+    pub(super) async fn download(&self) -> Result<(Head, Bytes), ConnectionLoss> {
         let url = self.resource("download");
         let mut response = self.answer(&url, self.http.get(url.clone())).await?;
         let limit = self.source.baseline_bytes;
-        let too_long = |bytes: u64| if bytes > limit { Err(Lost::BaselineTooLong { limit }) } else { Ok(()) };
+        let too_long = |bytes: u64| if bytes > limit { Err(ConnectionLoss::BaselineTooLong { limit }) } else { Ok(()) };
         let announced = response.content_length().unwrap_or(0);
         too_long(announced)?;
         let mut baseline = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|e| Lost::transport(&url, e))? {
+        while let Some(chunk) = response.chunk().await.map_err(|e| ConnectionLoss::transport(&url, e))? {
             too_long(baseline.len() as u64 + chunk.len() as u64)?;
             baseline.extend_from_slice(&chunk);
         }
@@ -58,12 +58,12 @@ impl Exchange<'_> {
         Ok((head, baseline.freeze()))
     }
 
-    async fn answer(&self, url: &Url, request: RequestBuilder) -> Result<Response, Lost> {
+    async fn answer(&self, url: &Url, request: RequestBuilder) -> Result<Response, ConnectionLoss> {
         let request = match self.source.access.authorization().await? {
             Some(value) => request.header(AUTHORIZATION, value),
             None => request,
         };
-        let mut response = request.send().await.map_err(|e| Lost::transport(url, e))?;
+        let mut response = request.send().await.map_err(|e| ConnectionLoss::transport(url, e))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
@@ -73,7 +73,7 @@ impl Exchange<'_> {
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
-        Err(Lost::Refused { url: url.clone(), status: response.status(), says: says.trim().to_owned() })
+        Err(ConnectionLoss::Refused { url: url.clone(), status: response.status(), says: says.trim().to_owned() })
     }
 
     fn resource(&self, name: &str) -> Url {
@@ -89,27 +89,27 @@ impl Exchange<'_> {
     }
 }
 
-pub(super) struct Stream {
+pub(super) struct BodyStream {
     url: Url,
     response: Response,
     parser: Parser,
-    parsed: VecDeque<Parsed>,
+    parsed: VecDeque<ParsedEvent>,
 }
 
-impl Stream {
-    pub(super) async fn next(&mut self) -> Result<Parsed, Lost> {
+impl BodyStream {
+    pub(super) async fn next(&mut self) -> Result<ParsedEvent, ConnectionLoss> {
         loop {
             if let Some(event) = self.parsed.pop_front() {
                 return Ok(event);
             }
             let chunk = self.response.chunk().await;
-            match chunk.map_err(|e| Lost::transport(&self.url, e))? {
+            match chunk.map_err(|e| ConnectionLoss::transport(&self.url, e))? {
                 Some(bytes) => {
                     let mut events = vec![];
                     self.parser.push(&bytes, &mut events)?;
                     self.parsed.extend(events);
                 }
-                None => return Err(Lost::Ended { url: self.url.clone() }),
+                None => return Err(ConnectionLoss::Ended { url: self.url.clone() }),
             }
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::Publication;
+use crate::FeedBacklog;
 
 /// A server of one feed named `things`. Its baseline is the text of its position.
 struct Server {
@@ -25,7 +25,7 @@ struct Server {
 }
 
 struct Inner {
-    publication: Mutex<Publication>,
+    publication: Mutex<FeedBacklog>,
     streams: Mutex<Vec<UnboundedSender<Bytes>>>,
     /// Requests, with their `Last-Event-ID` and query.
     asked: Mutex<Vec<String>>,
@@ -45,7 +45,7 @@ impl Server {
 
     async fn start_with(epoch: u64, token: Option<&'static str>) -> Server {
         let inner = Arc::new(Inner {
-            publication: Mutex::new(Publication::new(epoch)),
+            publication: Mutex::new(FeedBacklog::new(epoch)),
             streams: Mutex::default(),
             asked: Mutex::default(),
             downloads: Mutex::default(),

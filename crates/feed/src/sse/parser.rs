@@ -9,7 +9,7 @@ const EVENT_BYTES: usize = 16 << 20;
 
 /// A parsed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parsed {
+pub struct ParsedEvent {
     /// The event type; `message` by default.
     pub event: String,
     /// The last id, of this event or an earlier one.
@@ -70,13 +70,13 @@ impl Parser {
     ///
     /// # Errors
     /// If an event is too long. The parser cannot be used afterwards.
-    pub fn push(&mut self, mut bytes: &[u8], events: &mut Vec<Parsed>) -> Result<(), TooLong> {
+    pub fn push(&mut self, mut bytes: &[u8], events: &mut Vec<ParsedEvent>) -> Result<(), TooLong> {
         if self.after_cr && !bytes.is_empty() {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
             self.after_cr = false;
         }
         while let Some(end) = bytes.iter().position(|b| matches!(b, b'\n' | b'\r')) {
-            self.take(&bytes[..end])?;
+            self.append(&bytes[..end])?;
             events.extend(self.end_line());
             let is_cr = bytes[end] == b'\r';
             bytes = &bytes[end + 1..];
@@ -85,10 +85,10 @@ impl Parser {
                 bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
             }
         }
-        self.take(bytes)
+        self.append(bytes)
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         self.event_bytes += bytes.len();
         if self.event_bytes > self.limit {
             return Err(TooLong { limit: self.limit });
@@ -97,7 +97,7 @@ impl Parser {
         Ok(())
     }
 
-    fn end_line(&mut self) -> Option<Parsed> {
+    fn end_line(&mut self) -> Option<ParsedEvent> {
         let line = std::mem::take(&mut self.line);
         let mut text = line.as_slice();
         if std::mem::take(&mut self.is_first_line) {
@@ -133,13 +133,13 @@ impl Parser {
         }
     }
 
-    fn end_event(&mut self) -> Option<Parsed> {
+    fn end_event(&mut self) -> Option<ParsedEvent> {
         self.event_bytes = 0;
         let event = std::mem::take(&mut self.event);
         let mut data = std::mem::take(&mut self.data);
         data.pop()?;
         let event = if event.is_empty() { "message".to_owned() } else { event };
-        Some(Parsed { event, id: self.id.clone(), data })
+        Some(ParsedEvent { event, id: self.id.clone(), data })
     }
 }
 
@@ -150,11 +150,11 @@ mod tests {
     use super::*;
     use crate::{Position, sse};
 
-    fn parsed(event: &str, id: &str, data: &str) -> Parsed {
-        Parsed { event: event.into(), id: id.into(), data: data.into() }
+    fn parsed(event: &str, id: &str, data: &str) -> ParsedEvent {
+        ParsedEvent { event: event.into(), id: id.into(), data: data.into() }
     }
 
-    fn parse(text: &[u8]) -> Vec<Parsed> {
+    fn parse(text: &[u8]) -> Vec<ParsedEvent> {
         let mut events = vec![];
         Parser::new().push(text, &mut events).unwrap();
         events

@@ -135,7 +135,7 @@ impl EdgeTotals {
 fn name(end: &Endpoint) -> Arc<str> {
     match (&end.namespace, end.kind) {
         (Some(namespace), EndpointKind::Pod | EndpointKind::RemoteCluster) => Arc::clone(namespace),
-        (_, kind) => format!("({})", kind.word()).into(),
+        (_, kind) => format!("({})", kind.as_str()).into(),
     }
 }
 

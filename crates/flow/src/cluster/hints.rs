@@ -82,7 +82,7 @@ impl HintField {
     ];
 
     /// Name of the filter field.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             HintField::Namespace => "namespace",
             HintField::Workload => "workload",
@@ -107,7 +107,7 @@ impl HintField {
                 key.port.into_iter().chain(asked).map(|port| port.to_string()).collect()
             }
             HintField::Protocol => [protocol(key.protocol)].into(),
-            HintField::Verdict => [key.verdict.word().to_owned()].into(),
+            HintField::Verdict => [key.verdict.as_str().to_owned()].into(),
             HintField::Policy => key.policies().map(PolicyHit::policy).collect(),
         }
     }
@@ -123,7 +123,7 @@ fn workload(end: &Endpoint) -> Option<String> {
 }
 
 fn peers(end: &Endpoint) -> Vec<String> {
-    let kind = end.kind.word().to_owned();
+    let kind = end.kind.as_str().to_owned();
     match end.kind {
         EndpointKind::Pod => end.namespace.as_deref().map(str::to_owned).into_iter().chain(workload(end)).collect(),
         EndpointKind::RemoteCluster => {
@@ -150,13 +150,13 @@ impl FromStr for HintField {
     type Err = InvalidHintField;
 
     fn from_str(text: &str) -> Result<HintField, InvalidHintField> {
-        HintField::ALL.into_iter().find(|field| field.word() == text).ok_or_else(|| InvalidHintField(text.to_owned()))
+        HintField::ALL.into_iter().find(|field| field.as_str() == text).ok_or_else(|| InvalidHintField(text.to_owned()))
     }
 }
 
 impl fmt::Display for HintField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -186,7 +186,7 @@ impl HintBuilder {
                 continue;
             }
             // Only a sender that is not an agent can send names that the filter rejects.
-            let Ok(filters) = self.filters.and(self.field.word(), &value, Timestamp::UNIX_EPOCH) else { continue };
+            let Ok(filters) = self.filters.and(self.field.as_str(), &value, Timestamp::UNIX_EPOCH) else { continue };
             if !filters.admits(record) {
                 continue;
             }

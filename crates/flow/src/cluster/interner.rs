@@ -11,11 +11,11 @@ use slab::Slab;
 #[derive(Debug)]
 pub(super) struct Interner<T> {
     numbers: HashMap<Arc<T>, u32>,
-    values: Slab<Referenced<T>>,
+    values: Slab<CountedValue<T>>,
 }
 
 #[derive(Debug)]
-struct Referenced<T> {
+struct CountedValue<T> {
     value: Arc<T>,
     references: usize,
 }
@@ -35,7 +35,7 @@ impl<T: Hash + Eq> Interner<T> {
             }
             Entry::Vacant(vacant) => {
                 let value = Arc::clone(vacant.key());
-                let index = self.values.insert(Referenced { value, references: 1 });
+                let index = self.values.insert(CountedValue { value, references: 1 });
                 // Each value occupies more than 100 bytes.
                 let number = u32::try_from(index).expect("fewer than 2^32 values fit into memory");
                 vacant.insert(number);
@@ -55,7 +55,7 @@ impl<T: Hash + Eq> Interner<T> {
         if referenced.references > 0 {
             return None;
         }
-        let Referenced { value, references: _ } = self.values.remove(number as usize);
+        let CountedValue { value, references: _ } = self.values.remove(number as usize);
         self.numbers.remove(&value);
         Some(value)
     }

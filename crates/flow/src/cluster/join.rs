@@ -49,20 +49,20 @@ pub struct SeenBy {
 
 /// The side of a flow that a reporting node judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sighting {
+pub enum JudgedSide {
     Source,
     Destination,
     Both,
     Neither,
 }
 
-impl Sighting {
-    pub fn of(key: &FlowKey) -> Sighting {
+impl JudgedSide {
+    pub fn of(key: &FlowKey) -> JudgedSide {
         match (key.egress.enforced_here, key.ingress.enforced_here) {
-            (true, false) => Sighting::Source,
-            (false, true) => Sighting::Destination,
-            (true, true) => Sighting::Both,
-            (false, false) => Sighting::Neither,
+            (true, false) => JudgedSide::Source,
+            (false, true) => JudgedSide::Destination,
+            (true, true) => JudgedSide::Both,
+            (false, false) => JudgedSide::Neither,
         }
     }
 }
@@ -124,7 +124,7 @@ impl<'a> SourceReports<'a> {
         let mut nodes: BTreeMap<_, [BTreeSet<Arc<str>>; 2]> = BTreeMap::new();
         for (edge, reports) in edges {
             let pair = (edge.source, edge.destination, edge.protocol);
-            for (_, report) in reports.iter().filter(|(key, _)| Sighting::of(key) == Sighting::Source) {
+            for (_, report) in reports.iter().filter(|(key, _)| JudgedSide::of(key) == JudgedSide::Source) {
                 nodes.entry(pair).or_default()[usize::from(edge.port.is_some())].extend(report.nodes.iter().cloned());
             }
         }
@@ -141,7 +141,7 @@ impl<'a> SourceReports<'a> {
 
 /// Side whose counts are used for connections that both sides report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum CountedSide {
     Source,
     Destination,
     /// The sides report different connections.
@@ -152,16 +152,16 @@ enum Counted {
 fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet<Arc<str>>) -> Vec<ClusterRecord> {
     let (mut at_source, mut at_destination, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for report in reports {
-        match Sighting::of(&report.sum.key) {
-            Sighting::Source => at_source.push(report),
-            Sighting::Destination => at_destination.push(report),
-            Sighting::Both | Sighting::Neither => joined.push(report.into_record()),
+        match JudgedSide::of(&report.sum.key) {
+            JudgedSide::Source => at_source.push(report),
+            JudgedSide::Destination => at_destination.push(report),
+            JudgedSide::Both | JudgedSide::Neither => joined.push(report.into_record()),
         }
     }
     let counted = counted(&at_source, &at_destination);
     let pairs = match counted {
-        Counted::Source | Counted::Destination => pair(&at_source, &at_destination),
-        Counted::Each => vec![None; at_source.len()],
+        CountedSide::Source | CountedSide::Destination => pair(&at_source, &at_destination),
+        CountedSide::Each => vec![None; at_source.len()],
     };
     let paired: BTreeSet<usize> = pairs.iter().flatten().copied().collect();
     for (index, report) in at_destination.iter().enumerate() {
@@ -172,7 +172,7 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
                 && !clients.truncated
                 && !clients.nodes.is_empty()
                 && clients.nodes.is_subset(of_other_ports);
-            if counted == Counted::Source || is_counted_elsewhere {
+            if counted == CountedSide::Source || is_counted_elsewhere {
                 clear_connections(&mut record.record);
             }
             joined.push(record);
@@ -187,7 +187,7 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
             }
             None => {
                 let mut record = source.into_record();
-                if counted == Counted::Destination {
+                if counted == CountedSide::Destination {
                     clear_connections(&mut record.record);
                 }
                 record
@@ -200,18 +200,18 @@ fn join_edge(reports: impl Iterator<Item = KeyReport>, of_other_ports: &BTreeSet
 
 /// Uses the counts of the source's node if it has an agent. If only some nodes of a workload have agents, uses the side
 /// that reports more connections, which is exact if all nodes of that side have agents.
-fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> Counted {
+fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> CountedSide {
     if at_source.is_empty() {
-        return Counted::Each;
+        return CountedSide::Each;
     }
     let nodes: BTreeSet<&Arc<str>> = at_source.iter().flat_map(|report| &report.nodes).collect();
     let clients = || at_destination.iter().flat_map(|report| &report.sum.sources.nodes);
     let are_all_known = at_destination.iter().all(|report| !report.sum.sources.truncated);
     if are_all_known && clients().all(|node| nodes.contains(node)) {
-        return Counted::Source;
+        return CountedSide::Source;
     }
     if are_all_known && !clients().any(|node| nodes.contains(node)) {
-        return Counted::Each;
+        return CountedSide::Each;
     }
     let seen = |reports: &[KeyReport]| -> u64 {
         // Saturating, since an agent chooses its counts.
@@ -221,7 +221,7 @@ fn counted(at_source: &[KeyReport], at_destination: &[KeyReport]) -> Counted {
         });
         counts.fold(0, u64::saturating_add)
     };
-    if seen(at_destination) > seen(at_source) { Counted::Destination } else { Counted::Source }
+    if seen(at_destination) > seen(at_source) { CountedSide::Destination } else { CountedSide::Source }
 }
 
 /// Matches each report of the source with the report of the destination about the same connections.
@@ -283,7 +283,7 @@ fn verdicts(key: &FlowKey) -> [TraceVerdict; 2] {
 }
 
 /// `is_first`: whether this record also gets the counts that only the destination's node has.
-fn join_pair(source: KeyReport, destination: &KeyReport, counted: Counted, is_first: bool) -> ClusterRecord {
+fn join_pair(source: KeyReport, destination: &KeyReport, counted: CountedSide, is_first: bool) -> ClusterRecord {
     let (a, b) = (source.sum, &destination.sum);
     let mut sources = EndSample::clone(&a.sources);
     sources.merge(&b.sources);
@@ -314,15 +314,15 @@ fn join_pair(source: KeyReport, destination: &KeyReport, counted: Counted, is_fi
         ..a
     };
     match (counted, is_first) {
-        (Counted::Destination, true) => {
+        (CountedSide::Destination, true) => {
             record.node = Arc::clone(&b.node);
             record.connections = b.connections;
             record.sent = b.sent;
             record.received = b.received;
             record.unknown_volume = b.unknown_volume;
         }
-        (Counted::Destination, false) => clear_connections(&mut record),
-        (Counted::Source | Counted::Each, _) => {}
+        (CountedSide::Destination, false) => clear_connections(&mut record),
+        (CountedSide::Source | CountedSide::Each, _) => {}
     }
     ClusterRecord {
         record,
@@ -384,11 +384,11 @@ impl KeyReport {
         let KeyReport { sum: record, nodes } = self;
         let verdict = Some(record.key.verdict);
         let none = BTreeSet::new;
-        let (source_verdict, destination_verdict, seen_by) = match Sighting::of(&record.key) {
-            Sighting::Source => (verdict, None, SeenBy { source: nodes, destination: none(), other: none() }),
-            Sighting::Destination => (None, verdict, SeenBy { source: none(), destination: nodes, other: none() }),
-            Sighting::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
-            Sighting::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
+        let (source_verdict, destination_verdict, seen_by) = match JudgedSide::of(&record.key) {
+            JudgedSide::Source => (verdict, None, SeenBy { source: nodes, destination: none(), other: none() }),
+            JudgedSide::Destination => (None, verdict, SeenBy { source: none(), destination: nodes, other: none() }),
+            JudgedSide::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
+            JudgedSide::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
         };
         ClusterRecord { record, source_verdict, destination_verdict, seen_by: Arc::new(seen_by) }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::interner::Interner;
-use super::packed::{PackedWindow, Shared};
+use super::packed_records::{PackedWindow, RecordNumbers};
 use super::{ClusterRecord, SeenBy};
 use crate::ring::size;
 use crate::{EndSample, FlowKey, FlowVerdict};
@@ -93,7 +93,7 @@ impl JoinedWindows {
             let (sources, destinations) = (retain_sample(&record.sources), retain_sample(&record.destinations));
             let (seen_by, new_seen_by) = self.seen_by.retain(seen_by.clone());
             self.bytes += new_seen_by.map_or(0, size::of_interned_seen_by);
-            window.packed.push(record, Shared { key, sources, destinations });
+            window.packed.push(record, RecordNumbers { key, sources, destinations });
             window.sides.push(Sides {
                 source_verdict: *source_verdict,
                 destination_verdict: *destination_verdict,
@@ -126,7 +126,7 @@ impl JoinedWindows {
     fn remove(&mut self, begin: Timestamp) {
         let Some(window) = self.windows.remove(&begin) else { return };
         self.bytes -= window.size();
-        for Shared { key, sources, destinations } in window.packed.shared() {
+        for RecordNumbers { key, sources, destinations } in window.packed.shared() {
             self.bytes -= self.keys.release(key).map_or(0, |key| size::of_interned_key(&key));
             for sample in [sources, destinations] {
                 self.bytes -= self.samples.release(sample).map_or(0, |sample| size::of_interned_sample(&sample));

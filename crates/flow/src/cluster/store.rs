@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::interner::Interner;
-use super::packed::{PackedWindow, Shared};
+use super::packed_records::{PackedWindow, RecordNumbers};
 use crate::ring::size;
 use crate::{EndSample, FlowKey, FlowRecord, MOST_MEMBERS, WINDOW_SECONDS};
 
@@ -69,7 +69,7 @@ impl RefusedRecord {
     ];
 
     /// Label value in metrics.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             RefusedRecord::TooOld => "too-old",
             RefusedRecord::TooNew => "too-new",
@@ -115,7 +115,7 @@ impl ClusterStore {
         };
         let (sources, destinations) = (retain_sample(&record.sources), retain_sample(&record.destinations));
         let size_before = window.size();
-        window.push(&record, Shared { key, sources, destinations });
+        window.push(&record, RecordNumbers { key, sources, destinations });
         self.bytes += window.size() - size_before;
         self.counts.kept += 1;
         while self.bytes > self.most_bytes {
@@ -188,7 +188,7 @@ impl ClusterStore {
     fn pop(&mut self) -> Option<u64> {
         let (begin, window) = self.windows.pop_first()?;
         self.bytes -= window.size();
-        for Shared { key, sources, destinations } in window.shared() {
+        for RecordNumbers { key, sources, destinations } in window.shared() {
             self.bytes -= self.keys.release(key).map_or(0, |key| size::of_interned_key(&key));
             for sample in [sources, destinations] {
                 self.bytes -= self.samples.release(sample).map_or(0, |sample| size::of_interned_sample(&sample));

@@ -52,7 +52,7 @@ impl FlowFilter {
             "protocol" => assign(&mut self.protocol, "protocol", text, PROTOCOL, protocol(text)),
             "verdict" => {
                 let verdicts = [FlowVerdict::Allowed, FlowVerdict::WouldDeny, FlowVerdict::Denied];
-                let verdict = verdicts.into_iter().find(|verdict| verdict.word() == text);
+                let verdict = verdicts.into_iter().find(|verdict| verdict.as_str() == text);
                 assign(&mut self.verdict, "verdict", text, VERDICT, verdict)
             }
             "policy" => {
@@ -127,7 +127,7 @@ fn name(text: &str) -> Option<(Option<Arc<str>>, Arc<str>)> {
 fn peer(text: &str) -> Option<PeerFilter> {
     let kinds =
         [EndpointKind::World, EndpointKind::KubeApiserver, EndpointKind::UnknownPod, EndpointKind::RemoteCluster];
-    if let Some(kind) = kinds.into_iter().find(|kind| kind.word() == text) {
+    if let Some(kind) = kinds.into_iter().find(|kind| kind.as_str() == text) {
         return Some(PeerFilter::Kind(kind));
     }
     if let Ok(address) = text.parse::<IpAddr>() {

@@ -84,7 +84,7 @@ fn end_that_is_repeated_counts_once() {
     tracker.begin(&tracked, subject(1), None, at(200), &mut windows);
     assert!(tracker.end(&with(&tracked, None), at(300), &mut windows));
     assert!(!tracker.record_ended(&tracked, &subject(1), None, at(400), &mut windows));
-    assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 2, live: 0, lost: 0, untracked: 0 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 2, ended: 2, live: 0, lost: 0, untracked: 0 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(3, 300)));
 
     // Its ID and its ports are reused.
@@ -103,7 +103,7 @@ fn late_end_of_lost_connection_counts_nothing() {
         tracker.finish_listing(at(100), &mut windows);
     }
     assert!(!tracker.record_ended(&late, &subject(1), None, at(200), &mut windows));
-    assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 0, lost: 1, untracked: 0 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 1, ended: 0, live: 0, lost: 1, untracked: 0 });
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn reused_id_loses_the_connection_before() {
     tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
     tracker.begin(&connection(1, Some(at(5_000))), subject(1), None, at(5_000), &mut windows);
     let ledger = tracker.ledger();
-    assert_eq!(ledger, Ledger { started: 2, ended: 0, live: 1, lost: 1, untracked: 0 });
+    assert_eq!(ledger, ConnectionLedger { started: 2, ended: 0, live: 1, lost: 1, untracked: 0 });
     assert_eq!(open(&windows, &tracker).connections, Connections { started: 2, ended: 0, live: 1, lost: 1 });
 }
 
@@ -121,7 +121,7 @@ fn listed_connection_whose_event_follows_counts_once() {
     let (mut tracker, mut windows) = new();
     tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
     tracker.begin(&connection(1, Some(at(1))), subject(1), None, at(1), &mut windows);
-    assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 1, lost: 0, untracked: 0 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 1, ended: 0, live: 1, lost: 0, untracked: 0 });
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn full_tracker_counts_untracked_connections() {
     for port in [1, 2, 2] {
         tracker.begin(&connection(port, None), subject(1), None, at(0), &mut windows);
     }
-    assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 1, lost: 0, untracked: 2 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 1, ended: 0, live: 1, lost: 0, untracked: 2 });
     assert!(tracker.subject(&connection(2, None).id).is_none());
     assert!(!tracker.end(&connection(2, None), at(0), &mut windows));
     let ended = CountedFlow { volume: Some([volume(3, 300), volume(0, 0)]), ..connection(2, None) };
     tracker.record_ended(&ended, &subject(1), Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows);
-    assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 1, live: 1, lost: 0, untracked: 2 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 2, ended: 1, live: 1, lost: 0, untracked: 2 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(2, 250)));
 }
 
@@ -146,7 +146,7 @@ fn full_tracker_takes_connections_of_known_subjects() {
     for (port, subject) in [(1, known.clone()), (2, subject(2)), (3, known)] {
         tracker.begin(&connection(port, None), subject, None, at(0), &mut windows);
     }
-    assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 0, live: 2, lost: 0, untracked: 1 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 2, ended: 0, live: 2, lost: 0, untracked: 1 });
     for port in [1, 3] {
         assert!(tracker.end(&connection(port, None), at(0), &mut windows));
     }
@@ -170,7 +170,7 @@ fn connection_missed_by_two_listings_is_lost() {
     assert_eq!(list(&mut tracker, &[1, 2]), 0);
     assert_eq!(list(&mut tracker, &[1, 3]), 0, "no connection was missed twice in a row");
     assert_eq!(list(&mut tracker, &[1, 3]), 1);
-    assert_eq!(tracker.ledger(), Ledger { started: 3, ended: 0, live: 2, lost: 1, untracked: 0 });
+    assert_eq!(tracker.ledger(), ConnectionLedger { started: 3, ended: 0, live: 2, lost: 1, untracked: 0 });
     let record = open(&windows, &tracker);
     assert_eq!((record.connections.lost, record.unknown_volume), (1, 3));
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::Observation;
 use super::fold::fold_ports;
-use crate::shared::ByAddress;
+use crate::shared_key::ByAddress;
 use crate::{Connections, EndSample, FlowKey, FlowRecord, Subject, Volume};
 
 /// Indexed subjects per allowed record of a window, which are found without hashing their keys. Further subjects are

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{at, connection, subject};
-use crate::{ConnectionId, CountedFlow, Ledger};
+use crate::{ConnectionId, ConnectionLedger, CountedFlow};
 
 const SUBJECTS: u8 = 4;
 
@@ -472,7 +472,7 @@ impl World {
     }
 
     fn check_ledger(&self) {
-        let Ledger { started, ended, live, lost, untracked: _ } = self.tracker.ledger();
+        let ConnectionLedger { started, ended, live, lost, untracked: _ } = self.tracker.ledger();
         assert_eq!(started, ended + live + lost, "ledger");
         assert!(live <= self.bounds[0] as u64);
     }

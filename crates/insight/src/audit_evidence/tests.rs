@@ -26,7 +26,7 @@ fn names(evidence: &AuditEvidence) -> Vec<(String, i64, u64)> {
 #[test]
 fn flow_that_both_sides_would_deny_counts_once() {
     let mut evidence = AuditEvidence::default();
-    evidence.follow(&state(80, "audit"), at(0));
+    evidence.update(&state(80, "audit"), at(0));
     evidence.add(&would_deny("n1", 30));
     let tenants = ("ClusterNetworkPolicy tenants".to_owned(), 0, 1);
     assert_eq!(names(&evidence), [tenants, ("shop/api".to_owned(), 0, 1)]);
@@ -39,15 +39,15 @@ fn flow_that_both_sides_would_deny_counts_once() {
 #[test]
 fn evidence_starts_anew_with_other_rules() {
     let mut evidence = AuditEvidence::default();
-    evidence.follow(&state(80, "audit"), at(0));
+    evidence.update(&state(80, "audit"), at(0));
     evidence.add(&would_deny("n1", 30));
     let text = serde_json::to_string(&evidence.save()).unwrap();
     evidence = AuditEvidence::restore(serde_json::from_str(&text).unwrap());
-    evidence.follow(&state(80, "audit"), at(60));
+    evidence.update(&state(80, "audit"), at(60));
     assert_eq!(names(&evidence)[1], ("shop/api".to_owned(), 0, 1));
-    evidence.follow(&state(81, "audit"), at(60));
+    evidence.update(&state(81, "audit"), at(60));
     evidence.add(&would_deny("n1", 45));
     assert_eq!(names(&evidence)[1], ("shop/api".to_owned(), 60, 0), "a record of the earlier rules");
-    evidence.follow(&state(81, "enforce"), at(90));
+    evidence.update(&state(81, "enforce"), at(90));
     assert_eq!(names(&evidence), []);
 }

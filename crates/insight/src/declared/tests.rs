@@ -42,7 +42,7 @@ fn state_with(annotations: &Value) -> ClusterState {
 
 fn declared(state: &ClusterState) -> DeclaredEdges {
     let mut edges = Edges::new();
-    edges.update(state, &policy::Changed::default(), &|pod| pod.name.name.clone(), &BTreeSet::new());
+    edges.update(state, &policy::StateDelta::default(), &|pod| pod.name.name.clone(), &BTreeSet::new());
     DeclaredEdges::new(edges.snapshot(), edges.withheld())
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::blocks::{GatheredBlock, gather};
 use super::units::Unit;
 use super::{Allowances, Port, SeenPeer};
-use crate::existing::protocol_name;
+use crate::existing_policies::protocol_name;
 
 const NAME_PREFIX: &str = "ringfence-suggested-";
 
@@ -44,7 +44,7 @@ pub(super) fn policy(
         comments.extend(allowances.comments.iter().cloned());
         let inner = inner_rules(unit, allowances, prefix, field);
         let outer = outer_rules(allowances, others, field, &mut comments);
-        spec[direction.word()] = inner.into_iter().chain(outer).collect();
+        spec[direction.as_str()] = inner.into_iter().chain(outer).collect();
     }
     types.sort_by_key(|kind| kind != "Ingress");
     spec["policyTypes"] = types.into();

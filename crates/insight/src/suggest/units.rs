@@ -101,8 +101,8 @@ pub(super) fn units_in(directory: &WorkloadIndex, namespace: &Arc<str>) -> Names
     loop {
         selectors = groups.iter().map(|group| selector_of(directory, namespace, group)).collect::<Vec<_>>();
         let clash = selectors.iter().enumerate().find_map(|(at, selected)| match selected {
-            Selected::Alone(_) | Selected::Unlabelled => None,
-            Selected::With(pod) => {
+            UnitSelection::Alone(_) | UnitSelection::Unlabelled => None,
+            UnitSelection::With(pod) => {
                 Some((at, groups.iter().position(|group| group.pods.iter().any(|p| p.name == *pod))))
             }
         });
@@ -125,34 +125,34 @@ pub(super) fn units_in(directory: &WorkloadIndex, namespace: &Arc<str>) -> Names
     let mut units = NamespaceUnits::new();
     for (group, selected) in groups.into_iter().zip(selectors) {
         let unit = match selected {
-            Selected::Alone(selector) => {
+            UnitSelection::Alone(selector) => {
                 let name = free_name(&group, &selector, &mut names);
                 let workloads = group.workloads.clone();
                 Some(Rc::new(Unit { namespace: namespace.clone(), name, workloads, selector }))
             }
-            Selected::With(_) | Selected::Unlabelled => None,
+            UnitSelection::With(_) | UnitSelection::Unlabelled => None,
         };
         units.extend(group.workloads.into_iter().map(|workload| (workload, unit.clone())));
     }
     units
 }
 
-enum Selected {
+enum UnitSelection {
     Alone(UnitSelector),
     /// Any selector of the group's labels also matches this pod of another group.
     With(ObjectName),
     Unlabelled,
 }
 
-fn selector_of(directory: &WorkloadIndex, namespace: &str, group: &Group) -> Selected {
-    let Some((first, more)) = group.pods.split_first() else { return Selected::Unlabelled };
+fn selector_of(directory: &WorkloadIndex, namespace: &str, group: &Group) -> UnitSelection {
+    let Some((first, more)) = group.pods.split_first() else { return UnitSelection::Unlabelled };
     let filter = LabelFilter::default();
     let is_lasting = |key: &str| filter.includes(key) && !PASSING_LABELS.contains(&key);
     let is_common = |key: &Arc<str>, value: &Arc<str>| more.iter().all(|pod| pod.labels.get(key) == Some(value));
     let lasting = first.labels.iter().filter(|(key, value)| is_lasting(key) && is_common(key, value));
     let common: BTreeMap<Arc<str>, Arc<str>> = lasting.map(|(key, value)| (key.clone(), value.clone())).collect();
     if common.is_empty() || group.pods.iter().any(|pod| pod.unreadable) {
-        return Selected::Unlabelled;
+        return UnitSelection::Unlabelled;
     }
     let own: BTreeSet<&ObjectName> = group.pods.iter().map(|pod| &pod.name).collect();
     let others = directory.state.pods_in(namespace).filter(|pod| !own.contains(&pod.name));
@@ -189,11 +189,11 @@ fn selector_of(directory: &WorkloadIndex, namespace: &str, group: &Group) -> Sel
             Some(key) => {
                 absent.insert(key.clone());
             }
-            None => return Selected::With(other.name.clone()),
+            None => return UnitSelection::With(other.name.clone()),
         }
     }
     let labels = chosen.into_iter().map(|key| (key.clone(), common[key].clone())).collect();
-    Selected::Alone(UnitSelector { labels, absent })
+    UnitSelection::Alone(UnitSelector { labels, absent })
 }
 
 /// The workload's name, or a label's value if there are several workloads.

@@ -77,7 +77,7 @@ struct Contents {
     client_ca: Option<Vec<u8>>,
 }
 
-struct Loaded {
+struct LoadedConfig {
     config: Arc<ServerConfig>,
     expires: SystemTime,
 }
@@ -105,7 +105,7 @@ impl TlsFiles {
         })
     }
 
-    fn decode(&self, contents: &Contents) -> Result<Loaded, TlsError> {
+    fn decode(&self, contents: &Contents) -> Result<LoadedConfig, TlsError> {
         let chain = certificates(&self.certificate, &contents.certificate)?;
         let no_certificate = || TlsError::NoCertificate { path: self.certificate.clone() };
         let expires = expiry_of_chain(chain.iter().map(AsRef::as_ref)).ok_or_else(no_certificate)?;
@@ -144,7 +144,7 @@ impl TlsFiles {
         // A resumed session would skip the verification of the client's certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded { config: Arc::new(config), expires })
+        Ok(LoadedConfig { config: Arc::new(config), expires })
     }
 }
 
@@ -173,7 +173,7 @@ impl Reloader {
         }
     }
 
-    fn apply(&mut self, read: Result<Option<(Contents, Loaded)>, TlsError>) {
+    fn apply(&mut self, read: Result<Option<(Contents, LoadedConfig)>, TlsError>) {
         match read {
             Ok(None) => self.recovered(),
             Ok(Some((contents, loaded))) => {
@@ -209,7 +209,7 @@ impl Reloader {
 
 impl TlsFiles {
     /// Reads the files; `None` if they are equal to the pair in use.
-    fn reread(&self, in_use: &Contents) -> Result<Option<(Contents, Loaded)>, TlsError> {
+    fn reread(&self, in_use: &Contents) -> Result<Option<(Contents, LoadedConfig)>, TlsError> {
         let contents = self.read()?;
         if contents == *in_use {
             return Ok(None);

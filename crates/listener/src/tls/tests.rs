@@ -83,7 +83,7 @@ fn mount(folder: &Path, version: &str, pair: &PemPair) {
 struct Served {
     folder: TempDir,
     address: SocketAddr,
-    refused: Arc<Mutex<BTreeMap<Refused, usize>>>,
+    refused: Arc<Mutex<BTreeMap<RefusalReason, usize>>>,
     status: watch::Receiver<TlsStatus>,
     trusted: String,
 }
@@ -105,9 +105,9 @@ impl Served {
         tokio::spawn(reloader.run());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let refused: Arc<Mutex<BTreeMap<Refused, usize>>> = Arc::default();
+        let refused: Arc<Mutex<BTreeMap<RefusalReason, usize>>> = Arc::default();
         let counts = refused.clone();
-        let count: Arc<dyn Fn(Refused) + Send + Sync> = Arc::new(move |why| {
+        let count: Arc<dyn Fn(RefusalReason) + Send + Sync> = Arc::new(move |why| {
             *counts.lock().unwrap().entry(why).or_default() += 1;
         });
         let name = async |peer: Option<Extension<Arc<PeerCertificate>>>| {
@@ -138,7 +138,7 @@ impl Served {
         TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
     }
 
-    fn count(&self, why: Refused) -> usize {
+    fn count(&self, why: RefusalReason) -> usize {
         self.refused.lock().unwrap().get(&why).copied().unwrap_or(0)
     }
 
@@ -163,7 +163,7 @@ fn handshakes_are_part_of_the_connections() {
 }
 
 /// Sends a request on a connection that stays open.
-async fn ask(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
+async fn request(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
     let mut answer = String::new();
     let mut buffer = [0; 1024];
@@ -191,9 +191,9 @@ async fn idle_handshakes_do_not_stop_other_clients() {
         idle.push(TcpStream::connect(served.address).await.unwrap());
     }
     let mut stream = served.connect(None).await.unwrap();
-    assert_eq!(ask(&mut stream).await.unwrap(), "nobody");
-    served.until("handshakes are evicted", |_| served.count(Refused::HandshakeEvicted) >= 16).await;
-    assert_eq!(served.count(Refused::TooManyConnections), 0);
+    assert_eq!(request(&mut stream).await.unwrap(), "nobody");
+    served.until("handshakes are evicted", |_| served.count(RefusalReason::HandshakeEvicted) >= 16).await;
+    assert_eq!(served.count(RefusalReason::TooManyConnections), 0);
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn handshake_times_out_when_the_peer_is_silent() {
     let mut idle = TcpStream::connect(served.address).await.unwrap();
     let mut rest = vec![];
     timeout(WITHIN, idle.read_to_end(&mut rest)).await.expect("the server closes it").unwrap();
-    served.until("it is counted", |_| served.count(Refused::HandshakeTimedOut) == 1).await;
+    served.until("it is counted", |_| served.count(RefusalReason::HandshakeTimedOut) == 1).await;
 }
 
 #[tokio::test]
@@ -211,18 +211,18 @@ async fn request_carries_the_verified_client_certificate() {
     let (ca, clients) = (Authority::new("ca"), Authority::new("clients"));
     let served = Served::start(&ca, &clients, handshakes(4, LONG)).await;
     let mut stream = served.connect(Some(&clients.client("scraper", 2100))).await.unwrap();
-    assert_eq!(ask(&mut stream).await.unwrap(), "scraper");
+    assert_eq!(request(&mut stream).await.unwrap(), "scraper");
     for (refused, pair) in [&ca.client("scraper", 2100), &clients.client("scraper", 2021), &clients.server("scraper")]
         .into_iter()
         .enumerate()
     {
         // With TLS 1.3 the client sees the refusal at its next read.
         let answered = match served.connect(Some(pair)).await {
-            Ok(mut stream) => ask(&mut stream).await,
+            Ok(mut stream) => request(&mut stream).await,
             Err(error) => Err(error),
         };
         assert!(answered.is_err(), "{answered:?}");
-        served.until("it is counted", |_| served.count(Refused::HandshakeFailed) == refused + 1).await;
+        served.until("it is counted", |_| served.count(RefusalReason::HandshakeFailed) == refused + 1).await;
     }
 }
 
@@ -231,11 +231,11 @@ async fn certificate_is_reloaded_while_connections_stay_open() {
     let ca = Authority::new("ca");
     let served = Served::start(&ca, &ca, handshakes(4, LONG)).await;
     let mut before = served.connect(None).await.unwrap();
-    assert_eq!((ask(&mut before).await.unwrap().as_str(), served_by(&before).as_str()), ("nobody", "first"));
+    assert_eq!((request(&mut before).await.unwrap().as_str(), served_by(&before).as_str()), ("nobody", "first"));
     mount(served.folder.path(), "second", &ca.server("second"));
     served.until("the second pair is in use", |status| status.reloads == 1).await;
     assert_eq!(served_by(&served.connect(None).await.unwrap()), "second");
-    assert_eq!(ask(&mut before).await.unwrap(), "nobody", "a connection is not ended by a reload");
+    assert_eq!(request(&mut before).await.unwrap(), "nobody", "a connection is not ended by a reload");
 }
 
 #[tokio::test]

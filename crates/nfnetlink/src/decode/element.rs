@@ -4,7 +4,7 @@ use super::DecodeError;
 use super::attributes::AttributeIndex;
 use super::bytecode::{value, verdict};
 use crate::message::{Attribute, Messages, NFTABLES, family_and_attributes};
-use crate::observed::RawElement;
+use crate::table_snapshot::RawElement;
 use crate::userdata;
 
 /// `NFT_MSG_NEWSETELEM`

@@ -5,7 +5,7 @@ use super::attributes::AttributeIndex;
 use super::bytecode;
 use crate::lower::SetHeader;
 use crate::message::{Attributes, Message, Messages, NFTABLES, family_and_attributes};
-use crate::observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
+use crate::table_snapshot::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
 use crate::userdata;
 
 /// `NFT_MSG_NEWTABLE` and so on.

@@ -9,7 +9,7 @@ const HAS_ATTRIBUTES: u16 = 0x200;
 
 /// The kernel's answer to one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct KernelReply {
     /// The sequence number of the acknowledged or refused message.
     pub sequence: u32,
     /// 0 for an acknowledgement.
@@ -21,7 +21,7 @@ pub struct Reply {
 }
 
 /// The answers in one datagram.
-pub fn decode_replies(datagram: &[u8]) -> Result<Vec<Reply>, DecodeError> {
+pub fn decode_replies(datagram: &[u8]) -> Result<Vec<KernelReply>, DecodeError> {
     let mut replies = Vec::new();
     for message in Messages::new(datagram) {
         let message = message?;
@@ -33,7 +33,7 @@ pub fn decode_replies(datagram: &[u8]) -> Result<Vec<Reply>, DecodeError> {
         let Some(length) = rest.first_chunk::<4>() else { return Err(truncated) };
         // The kernel's codes are negative; i32::MIN cannot be negated.
         let errno = i32::from_ne_bytes(*errno).saturating_neg();
-        let mut reply = Reply { sequence: message.sequence, errno, offset: None, words: None };
+        let mut reply = KernelReply { sequence: message.sequence, errno, offset: None, words: None };
         if message.flags & HAS_ATTRIBUTES != 0 {
             let echoed = if message.flags & CAPPED != 0 { HEADER } else { u32::from_ne_bytes(*length) as usize };
             let start = echoed.checked_next_multiple_of(4).ok_or(truncated.clone())?;

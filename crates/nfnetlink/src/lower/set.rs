@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use nft::{Datum, Element, InterfaceName, Key, KeyType, Protocol, Set};
 
 use crate::expression::VerdictCode;
-use crate::observed::RawElement;
+use crate::table_snapshot::RawElement;
 
 /// `NFT_SET_INTERVAL`, `NFT_SET_MAP`, and `NFT_SET_TIMEOUT` with `NFT_SET_EVAL`
 const INTERVAL: u32 = 4;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, ConntrackDirection, Datum, Dynamic, Element, EtherType, Family, Field, HardwareAddress,
-    Hook, InterfaceName, Key, KeyType, Limit, Log, Match, Name, PacketPriority, Period, Protocol, Rerouting, Rule,
-    Ruleset, Set, State, Table, Verdict,
+    Hook, InterfaceName, Key, KeyType, Limit, Log, Match, Name, PacketPriority, Period, Protocol, ReroutingOption,
+    Rule, Ruleset, Set, State, Table, Verdict,
 };
 
 fn name(text: &str) -> Name {
@@ -50,8 +50,8 @@ pub(super) fn routed_packets() -> Ruleset {
         drop_if(Match::Protocol(Protocol::Sctp)),
         drop_if(Match::Icmpv6Type(130, 136)),
         drop_if(Match::HopLimit(255)),
-        drop_if(Match::Rerouting(Rerouting::LooseSourceRoute)),
-        drop_if(Match::Rerouting(Rerouting::RoutingHeader)),
+        drop_if(Match::Rerouting(ReroutingOption::LooseSourceRoute)),
+        drop_if(Match::Rerouting(ReroutingOption::RoutingHeader)),
         Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(name("next")))]),
     ];
     let next = vec![Rule::new(vec![], vec![Action::Verdict(Verdict::Accept)])];

@@ -12,7 +12,7 @@ use nftnl_sys as sys;
 use super::Buffer;
 use crate::decode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 use crate::expression::{Expression, LimitExpression, VerdictCode};
-use crate::observed::RawElement;
+use crate::table_snapshot::RawElement;
 
 /// The header fields of a message. `kind` is one of `NFT_MSG_*`, without its subsystem.
 #[derive(Debug, Clone, Copy)]

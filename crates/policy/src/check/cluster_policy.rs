@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Diagnostic, Direction, Kind, Pod, PodScope,
     PortMatch, PortRange, Ports, Selection, Severity, Tier,
@@ -47,11 +47,11 @@ fn check_rules(
 ) {
     let rules = policy.rules(direction);
     for (place, rule) in rules.iter().enumerate() {
-        let path = format!("spec.{}[{}]", direction.word(), rule.index);
+        let path = format!("spec.{}[{}]", direction.as_str(), rule.index);
         if let Some(earlier) = rules[..place].iter().find(|earlier| covers(earlier, rule)) {
             let message = format!(
                 "never matches: spec.{}[{}] decides about everything that the rule is for",
-                direction.word(),
+                direction.as_str(),
                 earlier.index
             );
             warn(path, message);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use nft::Family;
 
-use super::terms::{OtherEnd, PodEnd, Terms};
+use super::terms::{ClassTerms, OtherEnd, PodEnd};
 use super::vocabulary::{BlockId, NodeIndex, NodeLabels, Vocabulary};
 use crate::peers::PodPeer;
 use crate::slab::{Numbers, Slots};
@@ -41,7 +41,7 @@ pub(super) struct Class {
     pub(super) namespace: Arc<str>,
     members: u32,
     /// By direction; `None` if no policy selects the class.
-    pub(super) terms: [Option<Arc<Terms>>; 2],
+    pub(super) terms: [Option<Arc<ClassTerms>>; 2],
     /// The peers of rules that select the class, sorted.
     pub(super) peers: Vec<u32>,
     /// The pods are readable and their namespace is known, so a rule for all pods of all namespaces selects them.
@@ -92,7 +92,7 @@ impl Class {
         Selection::of(&scope.namespaces, of_namespace).and(Selection::of(&scope.pods, labels))
     }
 
-    pub(super) fn terms(&self, direction: Direction) -> Option<&Arc<Terms>> {
+    pub(super) fn terms(&self, direction: Direction) -> Option<&Arc<ClassTerms>> {
         self.terms[direction as usize].as_ref()
     }
 }
@@ -155,7 +155,7 @@ impl Classes {
     }
 
     /// Removes a pod from the class. Returns whether the class is empty; the caller removes it.
-    pub(super) fn leave(&mut self, number: u32) -> bool {
+    pub(super) fn remove_member(&mut self, number: u32) -> bool {
         let class = &mut self.slots[number];
         class.members -= 1;
         class.members == 0

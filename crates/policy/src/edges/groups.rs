@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
 use super::classes::peer_index::Matches;
-use super::lines::Withheld;
+use super::declared_lines::Withheld;
 use super::ports::FlowPorts;
 use super::workloads::{
-    AcceptingRules, FAMILIES, Families, Nature, PairPorts, Workloads, accepting, accepting_anyone, between, by_default,
-    is_partner, opposite,
+    AcceptingRules, FAMILIES, FamilyBits, Nature, PairPorts, WorkloadIndex, accepting, accepting_anyone, between,
+    by_default, is_partner, opposite,
 };
 use crate::Direction;
 use published::{ANYONE, PublishedEdges};
@@ -27,7 +27,7 @@ use wildcard_index::{Condition, WildcardIndex, reachable};
 #[derive(Clone, Copy)]
 pub(super) struct GroupInputs<'a> {
     pub(super) classes: &'a Classes,
-    pub(super) workloads: &'a Workloads,
+    pub(super) workloads: &'a WorkloadIndex,
     pub(super) matches: &'a Matches,
 }
 
@@ -71,7 +71,7 @@ impl Group {
 }
 
 /// Partners of a workload whose lines must be recomputed.
-type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
+type TouchedPartners = [BTreeMap<u32, BTreeSet<u32>>; 2];
 
 impl Groups {
     /// Applies the changes of these workloads, given with their previous nature. `elsewhere` is the number of edges
@@ -90,7 +90,7 @@ impl Groups {
         // Until replaced, old edges within the limit add to the new ones. Exceeding twice the limit therefore means
         // that the final state exceeds it, by whichever order of changes it was reached.
         let on_the_way = limit.saturating_mul(2);
-        let mut touched = Touched::default();
+        let mut touched = TouchedPartners::default();
         for direction in [Direction::Ingress, Direction::Egress] {
             for anchor in dirty.keys() {
                 self.rebuild(direction, *anchor, known);
@@ -146,7 +146,7 @@ impl Groups {
             let ingress = self.groups[Direction::Ingress as usize].get(destination);
             let reachable = ingress.filter(|_| known.workloads.nature(*destination).families & own != 0);
             let pair = reachable.map(|group| self.pair(Direction::Ingress, *destination, source, group, known));
-            pair.is_some_and(|pair| wildcard.meet(&pair) != wildcard)
+            pair.is_some_and(|pair| wildcard.intersection(&pair) != wildcard)
         };
         group.is_limited || destinations.into_iter().any(is_narrowed)
     }
@@ -191,7 +191,7 @@ impl Groups {
             return;
         }
         let workload = &known.workloads.slots[anchor];
-        let of_families = |families: usize| by_default(workload, direction, families as Families, known.classes);
+        let of_families = |families: usize| by_default(workload, direction, families as FamilyBits, known.classes);
         let defaults: [PairPorts; FAMILIES] = std::array::from_fn(of_families);
         let group = Group {
             defaults: defaults.iter().any(|pair| !pair.is_nothing()).then(|| Box::new(defaults)),
@@ -362,16 +362,16 @@ impl Groups {
         let restricted: u32 = reachable(own).map(|families| census.restricted[at][families]).sum();
         let implied = reachable(own).filter(|families| census.free[at][*families] > group.free[*families]);
         let mut wildcard = match group.restricted == restricted {
-            true => {
-                implied.fold(PairPorts::everything(), |wildcard, families| wildcard.meet(&group.default_for(families)))
-            }
+            true => implied.fold(PairPorts::everything(), |wildcard, families| {
+                wildcard.intersection(&group.default_for(families))
+            }),
             false => PairPorts::nothing(),
         };
         for (_, entry) in self.entries[at].of(anchor) {
             if wildcard.is_nothing() {
                 break;
             }
-            wildcard = wildcard.meet(&entry.pair);
+            wildcard = wildcard.intersection(&entry.pair);
         }
         match direction {
             Direction::Ingress => wildcard,
@@ -398,10 +398,10 @@ impl Groups {
                 continue;
             }
             let pair = self.pair(Direction::Ingress, *destination, source, group, known);
-            if wildcard.meet(&pair).is_nothing() {
+            if wildcard.intersection(&pair).is_nothing() {
                 blockers.clear();
             }
-            let less = left.meet(&pair);
+            let less = left.intersection(&pair);
             if less != left {
                 blockers.push(*destination);
                 left = less;
@@ -461,7 +461,7 @@ struct GroupEntry {
     pair: PairPorts,
     /// The partner's nature when the entry was recorded: its own side allows everything, and its families.
     free: bool,
-    families: Families,
+    families: FamilyBits,
 }
 
 impl Entries {

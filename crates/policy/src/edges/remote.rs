@@ -16,20 +16,20 @@ use nft::Family;
 
 use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes};
-use super::lines::{DeclaredLine, End, Withheld};
+use super::declared_lines::{DeclaredLine, EdgeEnd, Withheld};
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use super::vocabulary::NodeIndex;
-use super::workloads::{Families, PairPorts, Workload, Workloads, bit};
+use super::workloads::{EdgeWorkload, FamilyBits, PairPorts, WorkloadIndex, bit};
 use crate::peers::PodPeer;
 use crate::remote::RemoteSet;
-use crate::{Changed, ClusterState, Direction, ObjectName};
+use crate::{ClusterState, Direction, ObjectName, StateDelta};
 
 /// Index of the remote sets that the peers of rules select.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RemoteMatches {
     /// For every included set, the families of its addresses that no pod of this cluster has.
-    families: BTreeMap<Arc<RemoteSet>, Families>,
+    families: BTreeMap<Arc<RemoteSet>, FamilyBits>,
     /// For each peer that can select remote sets, the sets that it selects.
     by_peer: BTreeMap<u32, BTreeSet<Arc<RemoteSet>>>,
 }
@@ -40,10 +40,10 @@ pub(super) type TouchedSets = BTreeSet<(Direction, u32, Arc<RemoteSet>)>;
 impl RemoteMatches {
     /// Updates the sets for the state; all of them the first time. Peers that rules started to name in the same delta
     /// are added afterwards.
-    pub(super) fn follow(
+    pub(super) fn update(
         &mut self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         begins: bool,
         matches: &Matches,
     ) -> TouchedSets {
@@ -65,12 +65,12 @@ impl RemoteMatches {
         let addresses = changed.addresses.iter().map(|noted| noted.address);
         sets.extend(addresses.flat_map(|address| state.remote().with(address)).map(|(set, _)| set));
         for set in sets {
-            self.follow_set(set, state, matches, &mut touched);
+            self.update_set(set, state, matches, &mut touched);
         }
         touched
     }
 
-    fn follow_set(&mut self, set: &RemoteSet, state: &ClusterState, matches: &Matches, touched: &mut TouchedSets) {
+    fn update_set(&mut self, set: &RemoteSet, state: &ClusterState, matches: &Matches, touched: &mut TouchedSets) {
         let now = families_of(set, state);
         let known = self.families.get_key_value(set).map(|(set, families)| (set.clone(), *families));
         if now == known.as_ref().map_or(0, |(_, families)| *families) {
@@ -135,7 +135,7 @@ impl RemoteMatches {
     }
 
     /// Empty for a set that is not included.
-    pub(super) fn families(&self, set: &RemoteSet) -> Families {
+    pub(super) fn families(&self, set: &RemoteSet) -> FamilyBits {
         self.families.get(set).copied().unwrap_or_default()
     }
 
@@ -156,7 +156,7 @@ fn touch(peer: u32, set: &Arc<RemoteSet>, matches: &Matches, touched: &mut Touch
 }
 
 /// The families of the set's addresses that no pod of this cluster has.
-fn families_of(set: &RemoteSet, state: &ClusterState) -> Families {
+fn families_of(set: &RemoteSet, state: &ClusterState) -> FamilyBits {
     let Some(addresses) = state.remote().addresses_of(set) else { return 0 };
     // IPv4 addresses sort first.
     let first_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
@@ -173,7 +173,7 @@ pub(super) type RemoteKey = (Direction, Arc<RemoteSet>, bool);
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) classes: &'a Classes,
-    pub(super) workloads: &'a Workloads,
+    pub(super) workloads: &'a WorkloadIndex,
     pub(super) remote: &'a RemoteMatches,
     pub(super) nodes: &'a NodeIndex,
     pub(super) state: &'a ClusterState,
@@ -247,7 +247,7 @@ impl RemoteEdges {
         }
     }
 
-    fn set(&mut self, number: u32, key: RemoteKey, ports: FlowPorts, workload: &Workload) {
+    fn set(&mut self, number: u32, key: RemoteKey, ports: FlowPorts, workload: &EdgeWorkload) {
         let before = self.edges.get(&number).and_then(|edges| edges.get(&key)).cloned();
         if before.as_ref().unwrap_or(&FlowPorts::none()) == &ports {
             return;
@@ -269,7 +269,7 @@ impl RemoteEdges {
 
 /// The sets that rules of the workload's policies select.
 pub(super) fn sets_selected(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     sources: Sources<'_>,
 ) -> BTreeSet<Arc<RemoteSet>> {
@@ -281,7 +281,7 @@ pub(super) fn sets_selected(
 }
 
 /// Ports between the workload and the set; empty if no rule of the workload selects the set.
-fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> PairPorts {
+fn pair(workload: &EdgeWorkload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> PairPorts {
     let Sources { classes, workloads: _, remote, nodes, state } = sources;
     let families = remote.families(set);
     let is_selected_by = |peer: u32| remote.selects(peer, set);
@@ -311,7 +311,7 @@ fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sou
 }
 
 pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> DeclaredLine {
-    let (workload, set, partial) = (End::Workload(workload), End::Remote(set.clone()), *partial);
+    let (workload, set, partial) = (EdgeEnd::Workload(workload), EdgeEnd::Remote(set.clone()), *partial);
     match direction {
         Direction::Ingress => DeclaredLine::Edge { source: set, destination: workload, ports, partial },
         Direction::Egress => DeclaredLine::Edge { source: workload, destination: set, ports, partial },

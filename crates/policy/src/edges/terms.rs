@@ -7,17 +7,17 @@ mod tier_rules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::lines::TierRuleName;
+use super::declared_lines::TierRuleName;
 use super::ports::FlowPorts;
 use crate::{ClusterPolicy, Direction, DomainPattern, ObjectName, Pod, Policy, RuleAction, Selection, Tier};
 pub(super) use other_end::{OtherEnd, PeerTerm, PodEnd};
 pub(super) use policy_terms::PolicyTerms;
-use tier_rules::Matched;
+use tier_rules::MatchedTraffic;
 pub(super) use tier_rules::TierRule;
 
 /// Peers are numbers of the peer index.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Terms {
+pub(super) struct ClassTerms {
     /// The NetworkPolicies, sorted by name.
     pub(super) by: Arc<[ObjectName]>,
     /// The ClusterNetworkPolicies with rules for the direction, in the order of evaluation.
@@ -35,21 +35,21 @@ pub(super) struct Terms {
 }
 
 /// The policies that select a class in a direction.
-pub(super) struct Selecting {
+pub(super) struct ClassPolicies {
     pub(super) policies: Vec<Arc<Policy>>,
     /// In the order of evaluation.
     pub(super) cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)>,
 }
 
-impl Terms {
+impl ClassTerms {
     /// The terms of these policies, which select the pod. An unreadable pod is denied everything.
     pub(super) fn of(
         direction: Direction,
-        selecting: &Selecting,
+        selecting: &ClassPolicies,
         pod: &Pod,
         mut number: impl FnMut(PeerTerm) -> u32,
-    ) -> Terms {
-        let Selecting { policies, cluster_policies } = selecting;
+    ) -> ClassTerms {
+        let ClassPolicies { policies, cluster_policies } = selecting;
         let is_isolated = pod.unreadable || !policies.is_empty();
         let mut rules = |tier| {
             let of_tier = cluster_policies.iter().filter(|(policy, _)| policy.tier == tier);
@@ -59,7 +59,7 @@ impl Terms {
         };
         let admin = rules(Tier::Admin);
         let baseline = if is_isolated { vec![] } else { rules(Tier::Baseline) };
-        let mut terms = Terms {
+        let mut terms = ClassTerms {
             by: policies.iter().map(|policy| policy.name.clone()).collect(),
             cluster_policies: cluster_policies.iter().map(|(p, _)| (p.tier, p.name.name.clone())).collect(),
             admin,
@@ -104,7 +104,7 @@ impl Terms {
                 let sum = allowed.entry(name.clone()).or_insert_with(FlowPorts::none);
                 *sum = sum.union(&ports);
             }
-            let Matched { certain, possible } = rule.matched(all_outside);
+            let MatchedTraffic { certain, possible } = rule.matched(all_outside);
             decided = decided.union(&certain).union(&possible);
         }
         allowed
@@ -183,7 +183,7 @@ fn tier(
         if undecided.is_none() {
             break;
         }
-        let Matched { certain, possible } = rule.matched(other);
+        let MatchedTraffic { certain, possible } = rule.matched(other);
         let hit = certain.intersection(&undecided);
         undecided = undecided.difference(&certain).difference(&possible);
         match rule.action() {

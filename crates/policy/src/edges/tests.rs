@@ -24,16 +24,16 @@ impl IncrementalEdges {
     }
 
     fn set(&mut self, objects: Vec<(Kind, Value)>) -> EdgeChanges {
-        let mut changed = Changed::default();
+        let mut changed = StateDelta::default();
         for (kind, object) in objects {
             changed.join(self.state.apply(Change::Set(lower(kind, &object).unwrap())));
         }
-        self.follow(&changed)
+        self.apply(&changed)
     }
 
     fn remove(&mut self, kind: Kind, name: &str) -> EdgeChanges {
         let changed = self.state.apply(Change::Remove(kind, ObjectName::new("shop", name)));
-        self.follow(&changed)
+        self.apply(&changed)
     }
 
     /// Changes addresses of the set in cluster `east`, namespace `shop`.
@@ -41,20 +41,20 @@ impl IncrementalEdges {
         let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
         let set = RemoteSet::new("east", "shop", name);
         let changed = self.state.apply_remote(RemoteChange::Update { set, adds: parse(adds), removes: parse(removes) });
-        self.follow(&changed)
+        self.apply(&changed)
     }
 
-    fn follow(&mut self, changed: &Changed) -> EdgeChanges {
+    fn apply(&mut self, changed: &StateDelta) -> EdgeChanges {
         let workload = |pod: &Pod| Arc::from(pod.name.name.rsplit_once('-').unwrap().0);
         self.edges.update(&self.state, changed, &workload, &BTreeSet::new())
     }
 
     /// The edges in short form: ends, the number of spans or `*`, and whether it is partial.
     fn shown(&self) -> Vec<String> {
-        let end = |end: &End| match end {
-            End::Any => "*".to_owned(),
-            End::Workload(name) => name.name.to_string(),
-            End::Remote(set) => set.to_string(),
+        let end = |end: &EdgeEnd| match end {
+            EdgeEnd::Any => "*".to_owned(),
+            EdgeEnd::Workload(name) => name.name.to_string(),
+            EdgeEnd::Remote(set) => set.to_string(),
         };
         let shown = |line: DeclaredLine| match line {
             DeclaredLine::Edge { source, destination, ports, partial } => {
@@ -135,7 +135,7 @@ fn denied_workload_expands_wildcard_source() {
     let changes = open.set(vec![pod("shut-1", 3, json!({"app": "shut"})), shut]);
     assert!(open.shown().starts_with(&["api>api:80".into(), "web>*:80".into()]), "{:?}", open.shown());
     assert!(
-        changes.removes.iter().any(|line| matches!(line, DeclaredLine::Edge { source: End::Any, .. })),
+        changes.removes.iter().any(|line| matches!(line, DeclaredLine::Edge { source: EdgeEnd::Any, .. })),
         "{changes:?}"
     );
     open.remove(Kind::Pod, "shut-1");
@@ -161,7 +161,7 @@ fn withheld_edges_also_remove_lines_of_removed_workload() {
         let (kind, object) = client(&format!("new{number}-1"), number);
         changed.join(followed.state.apply(Change::Set(lower(kind, &object).unwrap())));
     }
-    let mut changes = followed.follow(&changed);
+    let mut changes = followed.apply(&changed);
     changes.removes.sort_unstable();
     assert!(followed.edges.is_withheld());
     assert_eq!((changes.adds, changes.removes), (vec![], before));
@@ -361,7 +361,7 @@ fn cluster_policy_precedes_network_policy() {
     for name in ["deny", "a"] {
         let removed = Change::Remove(Kind::ClusterNetworkPolicy, ObjectName::new("", name));
         let changed = followed.state.apply(removed);
-        followed.follow(&changed);
+        followed.apply(&changed);
     }
     assert_eq!(followed.shown(), ["web>web:*"]);
 }

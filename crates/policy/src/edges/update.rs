@@ -7,16 +7,16 @@ use std::sync::Arc;
 use super::classes::peer_index::Matches;
 use super::classes::{Class, Classes, Pods};
 use super::remote::{RemoteMatches, Sources, TouchedSets, sets_selected};
-use super::terms::{Selecting, Terms, TierRule};
+use super::terms::{ClassPolicies, ClassTerms, TierRule};
 use super::vocabulary::{NodeIndex, Vocabulary};
-use super::workloads::Workloads;
-use crate::isolating::Isolating;
+use super::workloads::WorkloadIndex;
+use crate::isolating_policies::IsolatingPolicies;
 use crate::remote::RemoteSet;
-use crate::state::changed::ChangedAddress;
+use crate::state::delta::ChangedAddress;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{
-    Changed, ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
-    Tier,
+    ClusterPolicy, ClusterState, Direction, DirtySet, NamedPort, ObjectName, Pod, PodScope, Policy, Selection,
+    StateDelta, Tier,
 };
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Work {
     /// Peers that lost a user.
     released_peers: BTreeSet<u32>,
     /// Cache of terms by their inputs: policies by address, since they are not freed during an update.
-    compiled: HashMap<TermsKey, Arc<Terms>>,
+    compiled: HashMap<TermsKey, Arc<ClassTerms>>,
 }
 
 /// The inputs of terms: the direction, the policies, the ports by which the subject resolves names, and the cluster
@@ -49,7 +49,7 @@ pub(super) struct EdgeInputs {
     pods: Pods,
     pub(super) classes: Classes,
     pub(super) matches: Matches,
-    pub(super) workloads: Workloads,
+    pub(super) workloads: WorkloadIndex,
     remote: RemoteMatches,
 }
 
@@ -57,7 +57,7 @@ impl EdgeInputs {
     pub(super) fn apply_delta(
         &mut self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         workload_of: &dyn Fn(&Pod) -> Arc<str>,
         renamed: &BTreeSet<ObjectName>,
     ) -> Work {
@@ -71,10 +71,10 @@ impl EdgeInputs {
             false => state.cluster_policies().map(|policy| &policy.name).collect(),
         };
         let node_addresses = match self.begun {
-            true => self.nodes.follow(state, &changed.node_peers),
-            false => self.nodes.follow(state, state.nodes().map(|node| &node.name.name)),
+            true => self.nodes.update(state, &changed.node_peers),
+            false => self.nodes.update(state, state.nodes().map(|node| &node.name.name)),
         };
-        let vocabulary_delta = self.vocabulary.follow(state, policies, cluster_policies);
+        let vocabulary_delta = self.vocabulary.update(state, policies, cluster_policies);
         let looked_at = |pod: &Pod| {
             pod.labels.keys().any(|key| vocabulary_delta.keys.contains(key))
                 || pod
@@ -100,7 +100,7 @@ impl EdgeInputs {
         }
         self.remove_emptied(&mut work);
         self.find_peers(state, changed, &mut work);
-        work.touched_sets = self.remote.follow(state, changed, begins, &self.matches);
+        work.touched_sets = self.remote.update(state, changed, begins, &self.matches);
         let mut judged = std::mem::take(&mut work.added_classes);
         // Subjects of cluster policies are selected by the labels of namespaces, too.
         judged.extend(changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace)));
@@ -148,7 +148,7 @@ impl EdgeInputs {
     fn find_dependents_of_addresses(
         &self,
         state: &ClusterState,
-        changed: &Changed,
+        changed: &StateDelta,
         nodes: &BTreeSet<IpAddr>,
         work: &mut Work,
     ) {
@@ -199,7 +199,7 @@ impl EdgeInputs {
             None => self.pods.remove(&name),
         };
         for class in before.iter().flat_map(|before| before.iter()).copied() {
-            if self.classes.leave(class) {
+            if self.classes.remove_member(class) {
                 work.empty_classes.insert(class);
             }
         }
@@ -222,7 +222,7 @@ impl EdgeInputs {
     }
 
     /// Looks up the peers that select new classes, and classes of relabelled namespaces.
-    fn find_peers(&mut self, state: &ClusterState, changed: &Changed, work: &mut Work) {
+    fn find_peers(&mut self, state: &ClusterState, changed: &StateDelta, work: &mut Work) {
         let relabelled = changed.relabelled.iter().flat_map(|namespace| self.classes.in_namespace(namespace));
         let numbers: BTreeSet<u32> = relabelled.chain(work.added_classes.iter().copied()).collect();
         for number in numbers {
@@ -240,7 +240,7 @@ impl EdgeInputs {
         let pod = self.classes.slots[number].pod();
         let policies: Vec<Arc<Policy>> = match pod.unreadable {
             true => vec![],
-            false => Isolating::of(state, &pod, direction).all().into_iter().cloned().collect(),
+            false => IsolatingPolicies::of(state, &pod, direction).all().into_iter().cloned().collect(),
         };
         let cluster_policies: Vec<(Arc<ClusterPolicy>, Selection)> = match pod.unreadable {
             true => vec![],
@@ -249,8 +249,8 @@ impl EdgeInputs {
                 Tier::BOTH.into_iter().flat_map(of_tier).map(|(policy, is)| (policy.clone(), is)).collect()
             }
         };
-        let selecting = Selecting { policies, cluster_policies };
-        let Selecting { policies, cluster_policies } = &selecting;
+        let selecting = ClassPolicies { policies, cluster_policies };
+        let ClassPolicies { policies, cluster_policies } = &selecting;
         let terms = (pod.unreadable || !policies.is_empty() || !cluster_policies.is_empty()).then(|| {
             let named = match direction {
                 Direction::Egress => NamedPorts::new(),
@@ -274,7 +274,7 @@ impl EdgeInputs {
                     }
                     number
                 };
-                Arc::new(Terms::of(direction, &selecting, &pod, number))
+                Arc::new(ClassTerms::of(direction, &selecting, &pod, number))
             };
             work.compiled.entry(key).or_insert_with(compile).clone()
         });
@@ -288,7 +288,7 @@ impl EdgeInputs {
         self.classes.slots[number] = class;
     }
 
-    fn set_terms(&mut self, class: &mut Class, direction: Direction, terms: Option<Arc<Terms>>, work: &mut Work) {
+    fn set_terms(&mut self, class: &mut Class, direction: Direction, terms: Option<Arc<ClassTerms>>, work: &mut Work) {
         let workload = class.key.workload;
         for peer in terms.iter().flat_map(|terms| terms.mentioned()) {
             self.matches.used(peer, direction, workload);

@@ -44,7 +44,7 @@ pub(super) struct VocabularyDelta {
 
 impl Vocabulary {
     /// Updates the vocabulary for the policies and cluster policies of these names.
-    pub(super) fn follow<'a>(
+    pub(super) fn update<'a>(
         &mut self,
         state: &ClusterState,
         names: impl IntoIterator<Item = &'a ObjectName>,
@@ -62,7 +62,7 @@ impl Vocabulary {
                 self.policies.insert(name.clone(), policy.clone());
             }
             if let Some(policy) = &old {
-                self.take(selectors(policy), blocks(policy).cloned());
+                self.remove(selectors(policy), blocks(policy).cloned());
                 if new.is_none() {
                     self.policies.remove(name);
                 }
@@ -79,7 +79,7 @@ impl Vocabulary {
                 self.cluster_policies.insert(name.clone(), policy.clone());
             }
             if let Some(policy) = &old {
-                self.take(selectors_of_cluster(policy), networks(policy));
+                self.remove(selectors_of_cluster(policy), networks(policy));
                 if new.is_none() {
                     self.cluster_policies.remove(name);
                 }
@@ -116,7 +116,7 @@ impl Vocabulary {
         }
     }
 
-    fn take<'a>(&mut self, selectors: impl Iterator<Item = &'a Selector>, blocks: impl Iterator<Item = Block>) {
+    fn remove<'a>(&mut self, selectors: impl Iterator<Item = &'a Selector>, blocks: impl Iterator<Item = Block>) {
         for selector in selectors {
             for requirement in selector.requirements() {
                 one_less(&mut self.keys, &requirement.key);
@@ -236,7 +236,7 @@ pub(super) type NodeLabels = Option<Labels>;
 
 impl NodeIndex {
     /// Updates the nodes of these names. Returns the previous and the current addresses of those that differ.
-    pub(super) fn follow<'a>(
+    pub(super) fn update<'a>(
         &mut self,
         state: &ClusterState,
         names: impl IntoIterator<Item = &'a Arc<str>>,

@@ -8,19 +8,19 @@ use std::sync::Arc;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::lines::TierRuleName;
+use super::declared_lines::TierRuleName;
 use super::ports::FlowPorts;
 use super::terms::OtherEnd;
 use crate::slab::{Numbers, Slots};
 use crate::{Direction, ObjectName};
 
 /// Address families of a workload's pods: bit 0 for IPv4, bit 1 for IPv6.
-pub(super) type Families = u8;
+pub(super) type FamilyBits = u8;
 
-/// One more than the greatest value of [`Families`].
+/// One more than the greatest value of [`FamilyBits`].
 pub(super) const FAMILIES: usize = 4;
 
-pub(super) fn bit(family: Family) -> Families {
+pub(super) fn bit(family: Family) -> FamilyBits {
     match family {
         Family::V4 => 1,
         Family::V6 => 2,
@@ -28,7 +28,7 @@ pub(super) fn bit(family: Family) -> Families {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Workload {
+pub(super) struct EdgeWorkload {
     pub(super) name: ObjectName,
     pub(super) classes: Numbers,
     pub(super) nature: Nature,
@@ -37,7 +37,7 @@ pub(super) struct Workload {
 /// The properties of a workload that edges of other workloads depend on. All are unset if it has no classes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Nature {
-    pub(super) families: Families,
+    pub(super) families: FamilyBits,
     /// By direction, as the fields below: policies select some class.
     governed: [bool; 2],
     /// Every class is allowed everything with every pod that no peer of its rules selects.
@@ -82,9 +82,9 @@ impl Nature {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Workloads {
+pub(super) struct WorkloadIndex {
     numbers: HashMap<ObjectName, u32>,
-    pub(super) slots: Slots<Workload>,
+    pub(super) slots: Slots<EdgeWorkload>,
     /// By direction, as the field below: workloads that are governed, and those of them that are open.
     governed: [BTreeSet<u32>; 2],
     open_governed: [BTreeSet<u32>; 2],
@@ -108,13 +108,13 @@ impl Census {
     }
 }
 
-impl Workloads {
+impl WorkloadIndex {
     pub(super) fn number(&mut self, namespace: &Arc<str>, name: Arc<str>) -> u32 {
         let name = ObjectName { namespace: namespace.clone(), name };
         if let Some(number) = self.numbers.get(&name) {
             return *number;
         }
-        let workload = Workload { name: name.clone(), classes: Numbers::default(), nature: Nature::default() };
+        let workload = EdgeWorkload { name: name.clone(), classes: Numbers::default(), nature: Nature::default() };
         let number = self.slots.insert(workload);
         self.numbers.insert(name, number);
         number
@@ -129,10 +129,10 @@ impl Workloads {
             self.count(direction, before, |count| *count -= 1);
             self.count(direction, nature, |count| *count += 1);
             let at = direction as usize;
-            keep(&mut self.governed[at], number, nature.governed(direction));
-            keep(&mut self.open_governed[at], number, nature.governed(direction) && nature.open(direction));
+            set_member(&mut self.governed[at], number, nature.governed(direction));
+            set_member(&mut self.open_governed[at], number, nature.governed(direction) && nature.open(direction));
         }
-        keep(&mut self.odd, number, nature.odd);
+        set_member(&mut self.odd, number, nature.odd);
         before
     }
 
@@ -170,7 +170,7 @@ impl Workloads {
     }
 }
 
-fn keep(set: &mut BTreeSet<u32>, number: u32, is: bool) {
+fn set_member(set: &mut BTreeSet<u32>, number: u32, is: bool) {
     if is {
         set.insert(number);
     } else {
@@ -227,7 +227,7 @@ impl PairPorts {
     }
 
     /// The ports that both allow.
-    pub(super) fn meet(&self, other: &PairPorts) -> PairPorts {
+    pub(super) fn intersection(&self, other: &PairPorts) -> PairPorts {
         PairPorts { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
     }
 
@@ -256,7 +256,7 @@ fn allowed(source: &Class, destination: &Class) -> FlowPorts {
 }
 
 /// Every pair of pods that can reach each other counts, also two pods of the same class.
-pub(super) fn between(source: &Workload, destination: &Workload, classes: &Classes) -> PairPorts {
+pub(super) fn between(source: &EdgeWorkload, destination: &EdgeWorkload, classes: &Classes) -> PairPorts {
     let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
     let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
     PairPorts::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
@@ -266,8 +266,8 @@ pub(super) fn between(source: &Workload, destination: &Workload, classes: &Class
 pub(super) type AcceptingRules = Arc<[(Arc<TierRuleName>, bool, FlowPorts)]>;
 
 /// The rules of both sides that accept flows between the workloads.
-pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Classes) -> AcceptingRules {
-    let accepts = |workload: &Workload, direction| {
+pub(super) fn accepting(source: &EdgeWorkload, destination: &EdgeWorkload, classes: &Classes) -> AcceptingRules {
+    let accepts = |workload: &EdgeWorkload, direction| {
         let mut own = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
         own.any(|terms| terms.accepts())
     };
@@ -288,7 +288,7 @@ pub(super) fn accepting(source: &Workload, destination: &Workload, classes: &Cla
 
 /// The rules of the workload's side that accept the ports of its wildcard edge.
 pub(super) fn accepting_anyone(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     wildcard: &PairPorts,
     classes: &Classes,
@@ -322,9 +322,9 @@ fn joined(pairs: impl Iterator<Item = Vec<(Arc<TierRuleName>, FlowPorts)>>) -> A
 /// Ports between a workload and any partner in a known namespace that has these families and whose own side allows
 /// everything.
 pub(super) fn by_default(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
-    families: Families,
+    families: FamilyBits,
     classes: &Classes,
 ) -> PairPorts {
     let classes = workload.classes.iter().map(|class| &classes.slots[*class]);

@@ -22,7 +22,7 @@ pub enum PartyName {
 
 /// The reason why a party has no address to explain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unexplained {
+pub enum PartyError {
     /// The state has no pod of this name.
     #[error("pod {0} not found; expected NAMESPACE/NAME")]
     UnknownPod(ObjectName),
@@ -44,20 +44,20 @@ pub enum Unexplained {
 }
 
 impl PartyName {
-    fn addresses(&self, state: &ClusterState) -> Result<Vec<IpAddr>, Unexplained> {
+    fn addresses(&self, state: &ClusterState) -> Result<Vec<IpAddr>, PartyError> {
         match self {
             PartyName::Address(address) => Ok(vec![*address]),
             PartyName::Remote(set) => {
-                let known = state.remote_addresses_of(set).ok_or_else(|| Unexplained::UnknownRemote(set.clone()))?;
+                let known = state.remote_addresses_of(set).ok_or_else(|| PartyError::UnknownRemote(set.clone()))?;
                 let addresses: Vec<IpAddr> = known.collect();
                 let (v4, v6) = (addresses.iter().find(|a| a.is_ipv4()), addresses.iter().find(|a| a.is_ipv6()));
                 let first: Vec<IpAddr> = v4.into_iter().chain(v6).copied().collect();
-                if first.is_empty() { Err(Unexplained::NoRemoteAddress(set.clone())) } else { Ok(first) }
+                if first.is_empty() { Err(PartyError::NoRemoteAddress(set.clone())) } else { Ok(first) }
             }
             PartyName::Pod(name) => {
-                let pod = state.pod(name).ok_or_else(|| Unexplained::UnknownPod(name.clone()))?;
+                let pod = state.pod(name).ok_or_else(|| PartyError::UnknownPod(name.clone()))?;
                 let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
-                if addresses.is_empty() { Err(Unexplained::NoAddress(name.clone())) } else { Ok(addresses) }
+                if addresses.is_empty() { Err(PartyError::NoAddress(name.clone())) } else { Ok(addresses) }
             }
         }
     }
@@ -90,7 +90,7 @@ pub fn explain_named(
     source: &PartyName,
     destination: &PartyName,
     traffic: &NamedTraffic,
-) -> Result<Vec<Explanation>, Unexplained> {
+) -> Result<Vec<Explanation>, PartyError> {
     let (from, to) = (source.addresses(state)?, destination.addresses(state)?);
     let mut found = Vec::new();
     for destination in &to {
@@ -99,7 +99,7 @@ pub fn explain_named(
         }
     }
     if found.is_empty() {
-        return Err(Unexplained::NoCommonFamily(source.to_string(), destination.to_string()));
+        return Err(PartyError::NoCommonFamily(source.to_string(), destination.to_string()));
     }
     Ok(found)
 }
@@ -130,7 +130,7 @@ impl std::str::FromStr for NamedTraffic {
             return Ok(NamedTraffic::Portless);
         }
         let (port, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let named = |p: &Protocol| p.word().eq_ignore_ascii_case(protocol);
+        let named = |p: &Protocol| p.as_str().eq_ignore_ascii_case(protocol);
         let protocol = Protocol::ALL.into_iter().find(named).ok_or_else(bad)?;
         match port.parse::<u16>() {
             Ok(0) => Err(bad()),
@@ -152,13 +152,13 @@ impl fmt::Display for NamedTraffic {
 }
 
 impl NamedTraffic {
-    fn resolve(&self, state: &ClusterState, destination: IpAddr) -> Result<Traffic, Unexplained> {
+    fn resolve(&self, state: &ClusterState, destination: IpAddr) -> Result<Traffic, PartyError> {
         match self {
             NamedTraffic::Portless => Ok(Traffic::Portless),
             NamedTraffic::Number(protocol, number) => Ok(Traffic::Port(*protocol, *number)),
             NamedTraffic::Name(protocol, name) => {
                 let number = state.owner(destination).and_then(|pod| pod.resolve(name, *protocol));
-                let unknown = || Unexplained::UnknownPort(name.clone(), *protocol);
+                let unknown = || PartyError::UnknownPort(name.clone(), *protocol);
                 Ok(Traffic::Port(*protocol, number.ok_or_else(unknown)?))
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{ClusterRuleName, Explanation, FlowEnd, NearMiss, RuleName, SideVerdict, Traffic};
-use crate::plain::plain;
+use crate::sanitize::plain;
 
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
     use crate::remote::{RemoteChange, RemoteSet};
-    use crate::{Change, ClusterState, Kind, NamedTraffic, PartyName, Unexplained, explain, explain_named, lower};
+    use crate::{Change, ClusterState, Kind, NamedTraffic, PartyError, PartyName, explain, explain_named, lower};
 
     fn policy(name: &str, enforcement: &str, ingress: Value) -> Value {
         json!({
@@ -332,7 +332,7 @@ mod tests {
         state.apply_remote(RemoteChange::Update { set: set.clone(), adds, removes: vec![] });
         let other = RemoteSet::new("west", "back", "api");
         for (named, expected) in
-            [(other.clone(), Unexplained::UnknownRemote(other)), (set.clone(), Unexplained::NoRemoteAddress(set))]
+            [(other.clone(), PartyError::UnknownRemote(other)), (set.clone(), PartyError::NoRemoteAddress(set))]
         {
             let (from, to) = (PartyName::Remote(named), PartyName::Address("10.9.0.1".parse().unwrap()));
             assert_eq!(explain_named(&state, &from, &to, &NamedTraffic::Portless), Err(expected));

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-use super::{End, Flow, Traffic};
+use super::{ExplainedEnd, ExplainedFlow, Traffic};
 use crate::state::nodes::group_addresses;
 use crate::{
     ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, Enforcement, Pod, PodScope,
@@ -32,21 +32,21 @@ pub struct ClusterRuleName {
 
 /// The audited policies that are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Audited {
+pub(super) enum AuditedPolicies {
     Ignored,
     /// As if they were enforced.
     Included,
 }
 
-impl Flow<'_> {
+impl ExplainedFlow<'_> {
     /// The first rule of the tier that matches, with its action; `None` if no rule does.
     pub(super) fn decisive(
         &self,
         pod: &Pod,
         tier: Tier,
         direction: Direction,
-        other: &End,
-        audited: Audited,
+        other: &ExplainedEnd,
+        audited: AuditedPolicies,
     ) -> Option<ClusterRuleName> {
         let mut rules = self.rules_of(pod, tier, direction, audited);
         rules.find_map(|(policy, selection, rule)| {
@@ -66,7 +66,7 @@ impl Flow<'_> {
         let (direction, other) = (Direction::Egress, &self.destination);
         let is_inside = self.state.is_inside(other.address);
         let may_have = |name: &DomainPattern| !is_inside || self.state.is_of_cluster_domain(&name.name);
-        let mut rules = self.rules_of(pod, tier, direction, Audited::Ignored);
+        let mut rules = self.rules_of(pod, tier, direction, AuditedPolicies::Ignored);
         let first = rules.find_map(|(policy, selection, rule)| {
             let accepts = selection.and(self.matches_ports(pod, rule, direction, other)) == Selection::Yes
                 && rule.domain_names().any(may_have);
@@ -86,11 +86,11 @@ impl Flow<'_> {
         pod: &'a Pod,
         tier: Tier,
         direction: Direction,
-        audited: Audited,
+        audited: AuditedPolicies,
     ) -> impl Iterator<Item = (&'a ClusterPolicy, Selection, &'a ClusterRule)> {
         let counts = move |policy: &ClusterPolicy| match self.state.cluster_enforcement(policy) {
             Enforcement::Enforce => true,
-            Enforcement::Audit => audited == Audited::Included,
+            Enforcement::Audit => audited == AuditedPolicies::Included,
         };
         let policies = self.state.cluster_policies_for(pod, tier, direction);
         policies.filter(move |(policy, _)| counts(policy)).flat_map(move |(policy, selection)| {
@@ -98,7 +98,7 @@ impl Flow<'_> {
         })
     }
 
-    fn matches(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &End) -> Selection {
+    fn matches(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &ExplainedEnd) -> Selection {
         let peers = match &rule.peers {
             ClusterPeers::Any => Selection::Yes,
             ClusterPeers::Of(peers) => any(peers.iter().map(|peer| self.matches_peer(pod, peer, direction, other))),
@@ -106,7 +106,7 @@ impl Flow<'_> {
         peers.and(self.matches_ports(pod, rule, direction, other))
     }
 
-    fn matches_ports(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &End) -> Selection {
+    fn matches_ports(&self, pod: &Pod, rule: &ClusterRule, direction: Direction, other: &ExplainedEnd) -> Selection {
         match (&rule.ports, self.traffic) {
             (Ports::Any, _) => Selection::Yes,
             (Ports::Of(_), Traffic::Portless) => Selection::No,
@@ -127,18 +127,18 @@ impl Flow<'_> {
 
     /// Whether rules about pods may match the other end, though no known pod has the address: several pods receive at it,
     /// or it is that of a pod which is not known yet.
-    fn may_be_any_pod(&self, pod: &Pod, direction: Direction, other: &End) -> bool {
+    fn may_be_any_pod(&self, pod: &Pod, direction: Direction, other: &ExplainedEnd) -> bool {
         other.may_be_unknown_pod(self.state) || direction == Direction::Egress && self.is_of_several(pod, other)
     }
 
     /// Whether several pods may receive what the pod sends to the address.
-    fn is_of_several(&self, pod: &Pod, other: &End) -> bool {
+    fn is_of_several(&self, pod: &Pod, other: &ExplainedEnd) -> bool {
         let node = pod.node.as_ref().and_then(|name| self.state.node(name));
         let in_range = |range: &IpNet| range.contains(&other.address);
         other.pod.is_none() && group_addresses(node.map(|node| &**node)).iter().any(in_range)
     }
 
-    fn matches_peer(&self, pod: &Pod, peer: &ClusterPeer, direction: Direction, other: &End) -> Selection {
+    fn matches_peer(&self, pod: &Pod, peer: &ClusterPeer, direction: Direction, other: &ExplainedEnd) -> Selection {
         match peer {
             ClusterPeer::Networks(networks) => networks.iter().any(|network| network.contains(&other.address)).into(),
             ClusterPeer::Nodes(selector) => self.matches_nodes(selector, other),
@@ -159,7 +159,7 @@ impl Flow<'_> {
         }
     }
 
-    fn matches_nodes(&self, selector: &Selector, other: &End) -> Selection {
+    fn matches_nodes(&self, selector: &Selector, other: &ExplainedEnd) -> Selection {
         let with_address = self.state.nodes().filter(|node| node.status_addresses.iter().any(|a| a == other.address));
         any(with_address.map(|node| Selection::of(selector, (!node.unlabelled).then_some(&node.labels))))
     }
@@ -175,7 +175,7 @@ fn rule_name(
     ClusterRuleName {
         tier: policy.tier,
         policy: policy.name.to_string(),
-        field: format!("spec.{}[{}]", direction.word(), rule.index),
+        field: format!("spec.{}[{}]", direction.as_str(), rule.index),
         name: rule.name.as_deref().map(str::to_owned),
         action,
         unclear,
@@ -183,7 +183,7 @@ fn rule_name(
 }
 
 /// The ports of a pod are unknown if it is unreadable, or its object is unknown.
-fn named_port_is(other: &End, name: &str, protocol: Protocol, number: u16) -> Selection {
+fn named_port_is(other: &ExplainedEnd, name: &str, protocol: Protocol, number: u16) -> Selection {
     match (other.pod, other.unknown) {
         (Some(pod), _) if pod.unreadable => Selection::Unknown,
         (Some(pod), _) => (pod.resolve(name, protocol) == Some(number)).into(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nft::Protocol;
 use serde_json::Value;
 
-use super::document::{Problems, Side, envelope, spec};
+use super::document::{ObjectProblems, Side, envelope, spec};
 use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::policy::cidr;
 use super::{FieldError, enforcement, selector};
@@ -27,10 +27,10 @@ const CLOSED: &str = "its Accept rules match nothing, and its Deny and Pass rule
 const DIRECTION_DENIES: &str = "the policy denies everything in the direction";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> ClusterPolicy {
-    let mut problems = Problems::new(Kind::ClusterNetworkPolicy, name);
-    let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
+    let mut problems = ObjectProblems::new(Kind::ClusterNetworkPolicy, name);
+    let said = problems.ok_or_record(enforcement::lower(&value["metadata"]), "the policy is enforced");
     let enforcement = said.unwrap_or(Some(Enforcement::Enforce));
-    let Some(spec) = problems.take(spec(value), "the policy selects every pod and denies everything") else {
+    let Some(spec) = problems.ok_or_record(spec(value), "the policy selects every pod and denies everything") else {
         return ClusterPolicy {
             name: problems.name,
             tier: Tier::Admin,
@@ -42,21 +42,22 @@ pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) ->
             problems: problems.found,
         };
     };
-    let mut validity = match problems.take(envelope(value, spec, &API_VERSIONS, &FIELDS), CLOSED) {
+    let mut validity = match problems.ok_or_record(envelope(value, spec, &API_VERSIONS, &FIELDS), CLOSED) {
         Some(()) => Validity::Valid,
         None => Validity::Closed,
     };
-    let tier = problems.take(tier(spec), &format!("the policy is of the Admin tier, {CLOSED}")).unwrap_or_else(|| {
-        validity = Validity::Closed;
-        Tier::Admin
-    });
+    let tier =
+        problems.ok_or_record(tier(spec), &format!("the policy is of the Admin tier, {CLOSED}")).unwrap_or_else(|| {
+            validity = Validity::Closed;
+            Tier::Admin
+        });
     let denies = "the policy has priority 0 and denies everything in each direction with rules";
-    let priority = problems.take(priority(spec), denies).unwrap_or_else(|| {
+    let priority = problems.ok_or_record(priority(spec), denies).unwrap_or_else(|| {
         validity = Validity::Denying;
         0
     });
     let denies = "the policy selects every pod and denies everything in each direction with rules";
-    let subject = problems.take(subject(spec, interner), denies).unwrap_or_else(|| {
+    let subject = problems.ok_or_record(subject(spec, interner), denies).unwrap_or_else(|| {
         validity = Validity::Denying;
         PodScope::everything()
     });
@@ -161,12 +162,12 @@ fn rules(
     spec: &JsonObject,
     side: Side,
     validity: Validity,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> Vec<ClusterRule> {
     let path = join("spec", side.field());
     let Some(value) = field(spec, side.field()) else { return vec![] };
-    let Some(entries) = problems.take(list(value, &path), DIRECTION_DENIES) else {
+    let Some(entries) = problems.ok_or_record(list(value, &path), DIRECTION_DENIES) else {
         return vec![deny_everything(0, None)];
     };
     if entries.is_empty() {
@@ -189,11 +190,11 @@ fn rule(
     side: Side,
     validity: Validity,
     path: &str,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> ClusterRule {
     let name = entry["name"].as_str().filter(|name| !name.is_empty()).map(Arc::from);
-    let Some(action) = problems.take(action(entry, path), "the rule denies everything") else {
+    let Some(action) = problems.ok_or_record(action(entry, path), "the rule denies everything") else {
         return deny_everything(index, name);
     };
     let parts = match validity {
@@ -203,7 +204,7 @@ fn rule(
                 RuleAction::Deny | RuleAction::Pass => "the rule denies everything",
             };
             let parts = parts(entry, action, side, path, problems, interner);
-            problems.take(parts, consequence)
+            problems.ok_or_record(parts, consequence)
         }
         Validity::Closed | Validity::Denying => None,
     };
@@ -233,7 +234,7 @@ fn parts(
     action: RuleAction,
     side: Side,
     path: &str,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> Result<(ClusterPeers, Ports), FieldError> {
     let rule = object(entry, path)?;
@@ -326,7 +327,7 @@ fn ports(
     action: RuleAction,
     named_ports: NamedPorts,
     path: &str,
-    problems: &mut Problems,
+    problems: &mut ObjectProblems,
     interner: &mut Interner,
 ) -> Result<Ports, FieldError> {
     let path = join(path, "protocols");
@@ -335,7 +336,9 @@ fn ports(
     for (i, entry) in one_at_least(value, &path)?.iter().enumerate() {
         let matches = protocol(entry, named_ports, &format!("{path}[{i}]"), interner);
         ports.extend(match action {
-            RuleAction::Accept => problems.take(matches, "the protocol entry matches nothing").unwrap_or_default(),
+            RuleAction::Accept => {
+                problems.ok_or_record(matches, "the protocol entry matches nothing").unwrap_or_default()
+            }
             RuleAction::Deny | RuleAction::Pass => matches?,
         });
     }

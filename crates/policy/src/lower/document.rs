@@ -7,19 +7,19 @@ use super::json::{JsonObject, object, only};
 use crate::{Diagnostic, Kind, ObjectName};
 
 /// The problems of one object.
-pub(super) struct Problems {
+pub(super) struct ObjectProblems {
     kind: Kind,
     pub(super) name: ObjectName,
     pub(super) found: Vec<Diagnostic>,
 }
 
-impl Problems {
-    pub(super) fn new(kind: Kind, name: ObjectName) -> Problems {
-        Problems { kind, name, found: Vec::new() }
+impl ObjectProblems {
+    pub(super) fn new(kind: Kind, name: ObjectName) -> ObjectProblems {
+        ObjectProblems { kind, name, found: Vec::new() }
     }
 
     /// The value; `None` if it is invalid. The error is recorded with this consequence.
-    pub(super) fn take<T>(&mut self, result: Result<T, FieldError>, consequence: &str) -> Option<T> {
+    pub(super) fn ok_or_record<T>(&mut self, result: Result<T, FieldError>, consequence: &str) -> Option<T> {
         result.map_err(|e| self.found.push(e.diagnose(self.kind, &self.name, consequence))).ok()
     }
 }

@@ -19,11 +19,11 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
     let metadata = object["metadata"].as_object();
     let stamp = |of: Option<&JsonObject>, path: &str, name: &str, reader: &mut PodReader| {
         let value = of.and_then(|o| field(o, name))?;
-        reader.take(moment(value, &join(path, name)))
+        reader.ok_or_record(moment(value, &join(path, name)))
     };
     let spec = reader.part(object, "spec");
     let status = reader.part(object, "status");
-    let phase = status.and_then(|s| field(s, "phase")).and_then(|v| reader.take(text(v, "status.phase")));
+    let phase = status.and_then(|s| field(s, "phase")).and_then(|v| reader.ok_or_record(text(v, "status.phase")));
     let host_network = spec.and_then(|s| field(s, "hostNetwork"));
     let mut pod = Pod {
         uid: metadata.and_then(|m| field(m, "uid")).and_then(Value::as_str).unwrap_or("").into(),
@@ -40,11 +40,11 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
         owner: read_owner(&object["metadata"]).owner.map(|OwnerReference { kind, name }| interner.owner(kind, name)),
         node: spec
             .and_then(|s| field(s, "nodeName"))
-            .and_then(|v| reader.take(text(v, "spec.nodeName")))
+            .and_then(|v| reader.ok_or_record(text(v, "spec.nodeName")))
             .filter(|n| !n.is_empty())
             .map(|node| interner.text(node)),
         addresses: status.map_or_else(Addresses::default, |s| addresses(s, &mut reader)),
-        host_network: host_network.and_then(|v| reader.take(boolean(v, "spec.hostNetwork"))).unwrap_or(false),
+        host_network: host_network.and_then(|v| reader.ok_or_record(boolean(v, "spec.hostNetwork"))).unwrap_or(false),
         finished: matches!(phase, Some("Succeeded" | "Failed")),
         terminating: metadata.and_then(|m| field(m, "deletionTimestamp")).is_some(),
         started: stamp(status, "status", "startTime", &mut reader).unwrap_or(Moment::UNKNOWN),
@@ -66,18 +66,18 @@ struct PodReader {
 }
 
 impl PodReader {
-    fn take<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
+    fn ok_or_record<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
         result.map_err(|e| self.errors.push(e)).ok()
     }
 
     fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a JsonObject> {
         let value = whole.get(name).filter(|v| !v.is_null())?;
-        self.take(object(value, name))
+        self.ok_or_record(object(value, name))
     }
 
     fn items<'a>(&mut self, whole: &'a JsonObject, name: &str, path: &str) -> &'a [Value] {
         let path = join(path, name);
-        field(whole, name).and_then(|v| self.take(list(v, &path))).unwrap_or(&[])
+        field(whole, name).and_then(|v| self.ok_or_record(list(v, &path))).unwrap_or(&[])
     }
 }
 
@@ -85,7 +85,7 @@ impl PodReader {
 fn addresses(status: &JsonObject, reader: &mut PodReader) -> Addresses {
     let mut found: Vec<IpAddr> = Vec::new();
     let mut add = |value: &Value, path: &str, reader: &mut PodReader| {
-        let Some(written) = reader.take(text(value, path)) else { return };
+        let Some(written) = reader.ok_or_record(text(value, path)) else { return };
         match written.parse::<IpAddr>() {
             // Packets carry the IPv4 address of an IPv4-mapped IPv6 address.
             Ok(address) if !found.contains(&address.to_canonical()) => found.push(address.to_canonical()),
@@ -96,7 +96,7 @@ fn addresses(status: &JsonObject, reader: &mut PodReader) -> Addresses {
     };
     for (i, entry) in reader.items(status, "podIPs", "status").iter().enumerate() {
         let path = format!("status.podIPs[{i}]");
-        let Some(entry) = reader.take(object(entry, &path)) else { continue };
+        let Some(entry) = reader.ok_or_record(object(entry, &path)) else { continue };
         if let Some(ip) = field(entry, "ip") {
             add(ip, &join(&path, "ip"), reader);
         }
@@ -122,11 +122,11 @@ fn ports(spec: &JsonObject, reader: &mut PodReader, interner: &mut Interner) -> 
 }
 
 fn container_ports(container: &Value, path: &str, reader: &mut PodReader, interner: &mut Interner) -> Vec<NamedPort> {
-    let Some(container) = reader.take(object(container, path)) else { return vec![] };
+    let Some(container) = reader.ok_or_record(object(container, path)) else { return vec![] };
     let mut found = Vec::new();
     for (i, entry) in reader.items(container, "ports", path).iter().enumerate() {
         let path = format!("{path}.ports[{i}]");
-        if let Some(Some(named)) = reader.take(named_port(entry, &path, interner)) {
+        if let Some(Some(named)) = reader.ok_or_record(named_port(entry, &path, interner)) {
             found.push(named);
         }
     }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde_json::Value;
 
-use super::document::{Problems, Side, envelope, spec};
+use super::document::{ObjectProblems, Side, envelope, spec};
 use super::json::{JsonObject, field, join, list, object, only, port, text};
 use super::{FieldError, enforcement, selector};
 use crate::{
@@ -21,23 +21,24 @@ const FIELDS: [&str; 4] = ["podSelector", "policyTypes", "ingress", "egress"];
 const DENIES_ALL: &str = "the policy isolates the selected pods and allows nothing";
 
 pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> Policy {
-    let mut problems = Problems::new(Kind::NetworkPolicy, name);
-    let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
+    let mut problems = ObjectProblems::new(Kind::NetworkPolicy, name);
+    let said = problems.ok_or_record(enforcement::lower(&value["metadata"]), "the policy is enforced");
     Policy { enforcement: said.unwrap_or(Some(Enforcement::Enforce)), ..without_enforcement(value, problems, interner) }
 }
 
-fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Interner) -> Policy {
-    let Some(spec) = problems.take(spec(value), "the policy isolates every pod of its namespace and allows nothing")
+fn without_enforcement(value: &Value, mut problems: ObjectProblems, interner: &mut Interner) -> Policy {
+    let Some(spec) =
+        problems.ok_or_record(spec(value), "the policy isolates every pod of its namespace and allows nothing")
     else {
         return problems.policy(Selector::everything(), Some(vec![]), Some(vec![]));
     };
-    let mut understood = problems.take(envelope(value, spec, &[API_VERSION], &FIELDS), DENIES_ALL).is_some();
+    let mut understood = problems.ok_or_record(envelope(value, spec, &[API_VERSION], &FIELDS), DENIES_ALL).is_some();
     let selected = match field(spec, "podSelector") {
         None => Ok(Selector::everything()),
         Some(value) => selector::lower(value, "spec.podSelector", interner),
     };
     let consequence = "the policy isolates every pod of its namespace and allows nothing";
-    let selector = problems.take(selected, consequence).unwrap_or_else(|| {
+    let selector = problems.ok_or_record(selected, consequence).unwrap_or_else(|| {
         understood = false;
         Selector::everything()
     });
@@ -52,7 +53,7 @@ fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Int
     problems.policy(selector, ingress, egress)
 }
 
-impl Problems {
+impl ObjectProblems {
     fn policy(
         mut self,
         selector: Selector,
@@ -77,13 +78,13 @@ struct Types {
     egress: Isolates,
 }
 
-fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
+fn types(spec: &JsonObject, problems: &mut ObjectProblems) -> Types {
     const PATH: &str = "spec.policyTypes";
     const CONSEQUENCE: &str =
         "the policy isolates the pods in both directions and allows only the rules of its known types";
     let listed = match field(spec, "policyTypes") {
         None => Some(&[][..]),
-        Some(value) => problems.take(list(value, PATH), CONSEQUENCE),
+        Some(value) => problems.ok_or_record(list(value, PATH), CONSEQUENCE),
     };
     if listed.is_some_and(<[Value]>::is_empty) {
         let no_egress = match field(spec, "egress") {
@@ -102,7 +103,7 @@ fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
             Some(_) | None => {
                 unknown = true;
                 let error = FieldError::new(format!("{PATH}[{i}]"), format!("unknown type {entry}"));
-                problems.take::<()>(Err(error), CONSEQUENCE);
+                problems.ok_or_record::<()>(Err(error), CONSEQUENCE);
             }
         }
     }
@@ -114,14 +115,16 @@ fn types(spec: &JsonObject, problems: &mut Problems) -> Types {
     types
 }
 
-fn rules(spec: &JsonObject, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
+fn rules(spec: &JsonObject, side: Side, problems: &mut ObjectProblems, interner: &mut Interner) -> Vec<PolicyRule> {
     let path = join("spec", side.field());
     let Some(value) = field(spec, side.field()) else { return vec![] };
-    let Some(entries) = problems.take(list(value, &path), "the direction allows nothing") else { return vec![] };
+    let Some(entries) = problems.ok_or_record(list(value, &path), "the direction allows nothing") else {
+        return vec![];
+    };
     let mut rules = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let path = format!("{path}[{index}]");
-        if let Some(parts) = problems.take(rule_parts(entry, side, &path), "the rule allows nothing") {
+        if let Some(parts) = problems.ok_or_record(rule_parts(entry, side, &path), "the rule allows nothing") {
             let peers = peers(parts.peers, &join(&path, side.peers_field()), problems, interner);
             let ports = ports(parts.ports, &join(&path, "ports"), problems, interner);
             rules.push(PolicyRule { index, peers, ports });
@@ -147,11 +150,12 @@ fn rule_parts<'a>(entry: &'a Value, side: Side, path: &str) -> Result<RuleParts<
     Ok(RuleParts { peers: entries(side.peers_field())?, ports: entries("ports")? })
 }
 
-fn peers(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut Interner) -> Peers {
+fn peers(entries: &[Value], path: &str, problems: &mut ObjectProblems, interner: &mut Interner) -> Peers {
     if entries.is_empty() {
         return Peers::Any;
     }
-    let lower = |(i, entry)| problems.take(peer(entry, &format!("{path}[{i}]"), interner), "the peer matches nothing");
+    let lower =
+        |(i, entry)| problems.ok_or_record(peer(entry, &format!("{path}[{i}]"), interner), "the peer matches nothing");
     Peers::Of(fitting(entries.iter().enumerate().filter_map(lower)))
 }
 
@@ -210,12 +214,12 @@ pub(super) fn cidr(value: &Value, path: &str) -> Result<IpNet, FieldError> {
     Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
 }
 
-fn ports(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut Interner) -> Ports {
+fn ports(entries: &[Value], path: &str, problems: &mut ObjectProblems, interner: &mut Interner) -> Ports {
     if entries.is_empty() {
         return Ports::Any;
     }
     let lower = |(i, entry)| {
-        problems.take(port_match(entry, &format!("{path}[{i}]"), interner), "the port entry matches nothing")
+        problems.ok_or_record(port_match(entry, &format!("{path}[{i}]"), interner), "the port entry matches nothing")
     };
     Ports::Of(fitting(entries.iter().enumerate().filter_map(lower)))
 }

@@ -7,10 +7,10 @@ use crate::{Labels, Selector};
 
 /// The label keys of remote sets, for every prefix.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Families(Vec<Family>);
+pub(crate) struct LabelFamilies(Vec<LabelFamily>);
 
 #[derive(Debug, Clone, PartialEq)]
-struct Family {
+struct LabelFamily {
     prefix: LabelPrefix,
     /// The label keys.
     cluster: Arc<str>,
@@ -25,15 +25,15 @@ pub(crate) struct RemoteLabels {
     pub(crate) namespace: Labels,
 }
 
-impl Families {
-    pub(super) fn of(prefixes: Vec<LabelPrefix>) -> Families {
-        let family = |prefix: LabelPrefix| Family {
+impl LabelFamilies {
+    pub(super) fn of(prefixes: Vec<LabelPrefix>) -> LabelFamilies {
+        let family = |prefix: LabelPrefix| LabelFamily {
             cluster: prefix.cluster_label(),
             namespace: prefix.namespace_label(),
             name: prefix.name_label(),
             prefix,
         };
-        Families(prefixes.into_iter().map(family).collect())
+        LabelFamilies(prefixes.into_iter().map(family).collect())
     }
 
     pub(super) fn prefixes(&self) -> impl Iterator<Item = &LabelPrefix> {
@@ -47,10 +47,10 @@ impl Families {
     }
 
     pub(super) fn show(&self, set: &RemoteSet) -> RemoteLabels {
-        let of_namespace = |family: &Family| {
+        let of_namespace = |family: &LabelFamily| {
             [(family.cluster.clone(), set.cluster.clone()), (family.namespace.clone(), set.namespace.clone())]
         };
-        let of_pod = |family: &Family| [(family.name.clone(), set.name.clone())];
+        let of_pod = |family: &LabelFamily| [(family.name.clone(), set.name.clone())];
         let namespace = || self.0.iter().flat_map(of_namespace);
         RemoteLabels {
             pod: namespace().chain(self.0.iter().flat_map(of_pod)).collect(),
@@ -59,8 +59,8 @@ impl Families {
     }
 }
 
-impl Default for Families {
-    fn default() -> Families {
-        Families::of(LabelPrefix::defaults())
+impl Default for LabelFamilies {
+    fn default() -> LabelFamilies {
+        LabelFamilies::of(LabelPrefix::defaults())
     }
 }

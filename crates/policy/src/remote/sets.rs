@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Families, LabelPrefix, RemoteChange, RemoteLabels, RemoteSet};
+use super::{LabelFamilies, LabelPrefix, RemoteChange, RemoteLabels, RemoteSet};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RemoteSets {
-    families: Families,
+    families: LabelFamilies,
     /// Sets are never empty.
     sets: BTreeMap<RemoteSet, Members>,
     /// The sets of each address, never empty.
@@ -22,7 +22,7 @@ struct Members {
 
 /// The delta of a change.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Moved {
+pub(crate) struct MembershipDelta {
     /// Addresses whose sets changed.
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Sets whose addresses changed.
@@ -30,14 +30,14 @@ pub(crate) struct Moved {
 }
 
 impl RemoteSets {
-    pub(crate) fn apply(&mut self, change: RemoteChange) -> Moved {
-        let mut moved = Moved::default();
+    pub(crate) fn apply(&mut self, change: RemoteChange) -> MembershipDelta {
+        let mut moved = MembershipDelta::default();
         match change {
             RemoteChange::Update { set, adds, removes } => {
                 let adds = canonical(&adds);
                 let removes = &canonical(&removes) - &adds;
-                moved.addresses.extend(removes.into_iter().filter(|address| self.take(&set, *address)));
-                moved.addresses.extend(adds.into_iter().filter(|address| self.give(&set, *address)));
+                moved.addresses.extend(removes.into_iter().filter(|address| self.remove(&set, *address)));
+                moved.addresses.extend(adds.into_iter().filter(|address| self.insert(&set, *address)));
                 if !moved.addresses.is_empty() {
                     moved.sets.insert(set);
                 }
@@ -48,33 +48,33 @@ impl RemoteSets {
                     wanted.entry(set).or_default().extend(canonical(&addresses));
                 }
                 let none = BTreeSet::new();
-                self.keep(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
+                self.retain(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
                 for (set, addresses) in &wanted {
                     for address in addresses {
-                        if self.give(set, *address) {
+                        if self.insert(set, *address) {
                             moved.record(set, *address);
                         }
                     }
                 }
             }
-            RemoteChange::RemoveCluster(cluster) => self.keep(|set, _| set.cluster != cluster, &mut moved),
+            RemoteChange::RemoveCluster(cluster) => self.retain(|set, _| set.cluster != cluster, &mut moved),
         }
         moved
     }
 
-    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut Moved) {
+    fn retain(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut MembershipDelta) {
         let all = self.sets.iter().flat_map(|(set, members)| members.addresses.iter().map(move |a| (set, *a)));
         let gone: Vec<(RemoteSet, IpAddr)> =
             all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
         for (set, address) in &gone {
-            if self.take(set, *address) {
+            if self.remove(set, *address) {
                 moved.record(set, *address);
             }
         }
     }
 
     /// Returns whether the address was added.
-    fn give(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
+    fn insert(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
         let new = || Members { seen: self.families.show(set), addresses: BTreeSet::new() };
         let given = self.sets.entry(set.clone()).or_insert_with(new).addresses.insert(address);
         if given {
@@ -84,7 +84,7 @@ impl RemoteSets {
     }
 
     /// Returns whether the address was removed.
-    fn take(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
+    fn remove(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
         let Some(members) = self.sets.get_mut(set) else { return false };
         let taken = members.addresses.remove(&address);
         if members.addresses.is_empty() {
@@ -101,7 +101,7 @@ impl RemoteSets {
 
     /// Returns whether the prefixes changed.
     pub(crate) fn set_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> bool {
-        let families = Families::of(prefixes);
+        let families = LabelFamilies::of(prefixes);
         if families == self.families {
             return false;
         }
@@ -112,7 +112,7 @@ impl RemoteSets {
         true
     }
 
-    pub(crate) fn families(&self) -> &Families {
+    pub(crate) fn families(&self) -> &LabelFamilies {
         &self.families
     }
 
@@ -155,7 +155,7 @@ impl RemoteSets {
     }
 }
 
-impl Moved {
+impl MembershipDelta {
     fn record(&mut self, set: &RemoteSet, address: IpAddr) {
         self.addresses.insert(address);
         if !self.sets.contains(set) {
@@ -187,9 +187,9 @@ mod tests {
     }
 
     /// The delta with these addresses, and these changed sets of cluster `east`.
-    fn moved(texts: &[&str], sets: &[&str]) -> Moved {
+    fn moved(texts: &[&str], sets: &[&str]) -> MembershipDelta {
         let sets = sets.iter().map(|name| RemoteSet::new("east", "shop", name)).collect();
-        Moved { addresses: addresses(texts).into_iter().collect(), sets }
+        MembershipDelta { addresses: addresses(texts).into_iter().collect(), sets }
     }
 
     #[test]

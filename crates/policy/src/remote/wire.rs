@@ -15,7 +15,7 @@ pub const FEED: &str = "remote-sets";
 
 /// The complete content at a position in the feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Baseline {
+pub struct RemoteBaseline {
     /// Epoch of the publication: start of the provider in milliseconds since 1970.
     pub epoch: u64,
     /// Number of the last delta that the baseline contains; 0 if none.
@@ -28,8 +28,8 @@ pub struct Baseline {
 
 /// The changes of one step of the feed. Empty parts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delta {
-    /// Epoch of the publication, as in [`Baseline`].
+pub struct RemoteDelta {
+    /// Epoch of the publication, as in [`RemoteBaseline`].
     pub epoch: u64,
     /// Number of the delta in the epoch, from 1 without gaps.
     pub seq: u64,
@@ -81,14 +81,14 @@ pub struct SetDelta {
     pub removes: Vec<IpAddr>,
 }
 
-impl Baseline {
+impl RemoteBaseline {
     /// The change that replaces the content of any state.
     pub fn change(&self) -> RemoteChange {
         RemoteChange::Replace(self.sets.iter().map(|row| (row.set.clone(), row.addresses.clone())).collect())
     }
 }
 
-impl Delta {
+impl RemoteDelta {
     /// The changes for a state, in order. Removing a cluster removes its sets, even if the delta also updates them.
     pub fn changes(&self) -> Vec<RemoteChange> {
         let update = |SetDelta { set, adds, removes }: &SetDelta| RemoteChange::Update {
@@ -149,15 +149,18 @@ mod tests {
         let addresses = vec![address("10.4.1.38"), address("2001:db8::1")];
         let sets = vec![SetRow { set: set(), addresses }];
         golden(
-            &Baseline { epoch: 1767323045000, seq: 7, clusters: vec![row(true)], sets },
+            &RemoteBaseline { epoch: 1767323045000, seq: 7, clusters: vec![row(true)], sets },
             r#"{"epoch":1767323045000,"seq":7,"clusters":[{"cluster":"my-cluster","reachable":true,"syncedAt":"2026-01-02T03:04:05Z"}],"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","addresses":["10.4.1.38","2001:db8::1"]}]}"#,
         );
-        golden(&Baseline { epoch: 1, ..Baseline::default() }, r#"{"epoch":1,"seq":0,"clusters":[],"sets":[]}"#);
+        golden(
+            &RemoteBaseline { epoch: 1, ..RemoteBaseline::default() },
+            r#"{"epoch":1,"seq":0,"clusters":[],"sets":[]}"#,
+        );
     }
 
     #[test]
     fn delta_matches_golden_json_and_omits_empty_fields() {
-        let delta = Delta {
+        let delta = RemoteDelta {
             epoch: 1,
             seq: 8,
             sets: vec![SetDelta { set: set(), adds: vec![address("10.4.1.39")], removes: vec![address("10.4.1.38")] }],
@@ -170,10 +173,10 @@ mod tests {
         );
         let adds_only = SetDelta { set: set(), adds: vec![address("10.4.1.39")], removes: vec![] };
         golden(
-            &Delta { epoch: 1, seq: 9, sets: vec![adds_only], ..Delta::default() },
+            &RemoteDelta { epoch: 1, seq: 9, sets: vec![adds_only], ..RemoteDelta::default() },
             r#"{"epoch":1,"seq":9,"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","adds":["10.4.1.39"]}]}"#,
         );
-        golden(&Delta { epoch: 1, seq: 10, ..Delta::default() }, r#"{"epoch":1,"seq":10}"#);
+        golden(&RemoteDelta { epoch: 1, seq: 10, ..RemoteDelta::default() }, r#"{"epoch":1,"seq":10}"#);
     }
 
     #[test]
@@ -184,14 +187,14 @@ mod tests {
             r#"{"epoch":1,"seq":0,"clusters":[],"sets":[{"cluster":"c","namespace":"n","name":"a","addresses":["10.4.1.0/24"]}]}"#,
             r#"{"epoch":1,"seq":0,"clusters":[{"cluster":"c","reachable":true,"syncedAt":"yesterday"}],"sets":[]}"#,
         ] {
-            assert!(serde_json::from_str::<Baseline>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<RemoteBaseline>(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn removed_cluster_in_delta_becomes_forget_change() {
         let update = SetDelta { set: set(), adds: vec![], removes: vec![address("10.4.1.38")] };
-        let delta = Delta { sets: vec![update], gone: vec!["my-cluster".into()], ..Delta::default() };
+        let delta = RemoteDelta { sets: vec![update], gone: vec!["my-cluster".into()], ..RemoteDelta::default() };
         assert_eq!(
             delta.changes(),
             [

@@ -61,7 +61,7 @@ struct Account {
     ports: usize,
     /// Whether its ports, with those of policies that list fewer, exceed the budget of the namespace.
     exceeds_ports_of_namespace: bool,
-    denied: Option<Exceeded>,
+    denied: Option<ExceededLimit>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +74,7 @@ struct Base {
 
 /// The limit that a policy exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Exceeded {
+enum ExceededLimit {
     MatchesOfPolicy,
     MatchesOfNamespace,
     PortsOfPolicy,
@@ -171,13 +171,13 @@ impl Budgets {
         let mut switched = Vec::new();
         for (name, account) in &mut self.accounts {
             let denied = if exceeds_own(account) {
-                Some(Exceeded::MatchesOfPolicy)
+                Some(ExceededLimit::MatchesOfPolicy)
             } else if account.ports > PORTS_OF_POLICY {
-                Some(Exceeded::PortsOfPolicy)
+                Some(ExceededLimit::PortsOfPolicy)
             } else if exceeding.contains(name) {
-                Some(Exceeded::MatchesOfNamespace)
+                Some(ExceededLimit::MatchesOfNamespace)
             } else {
-                account.exceeds_ports_of_namespace.then_some(Exceeded::PortsOfNamespace)
+                account.exceeds_ports_of_namespace.then_some(ExceededLimit::PortsOfNamespace)
             };
             if denied != account.denied {
                 account.denied = denied;
@@ -319,7 +319,7 @@ impl Account {
     }
 
     /// The policy without rules: it isolates its pods and allows nothing.
-    fn as_denied(&self, exceeded: Exceeded) -> Policy {
+    fn as_denied(&self, exceeded: ExceededLimit) -> Policy {
         let mut policy = Policy::clone(&self.written);
         for rules in [&mut policy.ingress, &mut policy.egress].into_iter().flatten() {
             rules.clear();
@@ -330,22 +330,22 @@ impl Account {
             object: policy.name.clone(),
             field: "spec".into(),
             message: match exceeded {
-                Exceeded::MatchesOfPolicy => format!(
+                ExceededLimit::MatchesOfPolicy => format!(
                     "exceeds the budget of a policy: its {} distinct pod selectors match more pods in total than \
                      {MATCHES_PER_POD} per pod of the cluster (at least {MATCHES_AT_LEAST}); the policy allows nothing",
                     self.bases.len()
                 ),
-                Exceeded::MatchesOfNamespace => format!(
+                ExceededLimit::MatchesOfNamespace => format!(
                     "exceeds the budget of a namespace: the distinct pod selectors of its policies match more pods in \
                      total than {MATCHES_OF_NAMESPACE_PER_POD} per pod of the cluster (at least \
                      {MATCHES_OF_NAMESPACE_AT_LEAST}), and this policy is among those that match most; it allows nothing"
                 ),
-                Exceeded::PortsOfPolicy => format!(
+                ExceededLimit::PortsOfPolicy => format!(
                     "exceeds the budget of a policy: it lists {} distinct ports in one direction, more than \
                      {PORTS_OF_POLICY}; list ranges (endPort) instead; the policy allows nothing",
                     self.ports
                 ),
-                Exceeded::PortsOfNamespace => format!(
+                ExceededLimit::PortsOfNamespace => format!(
                     "exceeds the budget of a namespace: its policies list more than {PORTS_OF_NAMESPACE} distinct ports in \
                      one direction together, and this policy is among those with the most; it allows nothing"
                 ),
@@ -404,7 +404,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Change, Changed, check, lower};
+    use crate::{Change, StateDelta, check, lower};
 
     fn pod(number: usize) -> Change {
         let object = json!({
@@ -444,7 +444,7 @@ mod tests {
         let fits = MATCHES_AT_LEAST / 400;
         (0..fits).for_each(|n| assert!(state.apply(pod(n)).policies.is_empty()));
         assert!(!is_denied(&state));
-        let changed: Changed = state.apply(pod(fits));
+        let changed: StateDelta = state.apply(pod(fits));
         assert!(is_denied(&state) && !changed.policies.is_empty() && changed.problems);
         assert!(!state.apply(Change::Set(wide)).any(), "the same object again");
         state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "p0")));

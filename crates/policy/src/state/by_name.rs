@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::packed::pack;
+use super::btree_packing::pack;
 use crate::ObjectName;
 
 /// Sorted by name. Lookups do not allocate.

@@ -107,7 +107,7 @@ mod tests {
         })
     }
 
-    fn set(state: &mut ClusterState, object: &Value) -> crate::Changed {
+    fn set(state: &mut ClusterState, object: &Value) -> crate::StateDelta {
         state.apply(Change::Set(lower(Kind::Node, object).unwrap()))
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::packed::pack;
+use super::btree_packing::pack;
 use crate::{Labels, Operator, Pod, Selector};
 
 #[derive(Debug, Clone, Default, PartialEq)]

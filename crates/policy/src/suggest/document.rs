@@ -48,7 +48,7 @@ pub(super) fn policy(workloads: &Workloads, workload: &Workload, allowances: &Al
         if let Value::Array(types) = &mut spec["policyTypes"] {
             types.push(kind.into());
         }
-        spec[direction.word()] = peers.iter().map(rule).collect();
+        spec[direction.as_str()] = peers.iter().map(rule).collect();
     }
     let document =
         json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec});

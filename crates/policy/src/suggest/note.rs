@@ -16,12 +16,12 @@ pub struct Note {
     /// Destination port and protocol.
     pub traffic: Traffic,
     /// Why no rule is suggested.
-    pub reason: Unsuggested,
+    pub reason: SuggestionObstacle,
 }
 
 /// Why a flow cannot be expressed as a rule that allows this flow alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unsuggested {
+pub enum SuggestionObstacle {
     /// ICMP and other protocols without ports.
     Portless,
     /// The API has no such port.
@@ -56,28 +56,28 @@ impl fmt::Display for Note {
     }
 }
 
-impl fmt::Display for Unsuggested {
+impl fmt::Display for SuggestionObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Unsuggested::Portless => {
+            SuggestionObstacle::Portless => {
                 "only a rule without ports allows such traffic, and that rule would allow every port"
             }
-            Unsuggested::PortZero => "no rule can name port 0",
-            Unsuggested::LocalWithoutLabels => {
+            SuggestionObstacle::PortZero => "no rule can name port 0",
+            SuggestionObstacle::LocalWithoutLabels => {
                 "the pod has no stable label of its own, so no selector matches only this pod"
             }
-            Unsuggested::PeerWithoutLabels => {
+            SuggestionObstacle::PeerWithoutLabels => {
                 "the peer has no stable label of its own, so no selector matches only this peer"
             }
-            Unsuggested::LocalNotKnown => "the pod was deleted, or its object has not been received",
-            Unsuggested::PeerNotKnown => "the peer was deleted, or its object has not been received",
-            Unsuggested::LocalNotUnderstood => {
+            SuggestionObstacle::LocalNotKnown => "the pod was deleted, or its object has not been received",
+            SuggestionObstacle::PeerNotKnown => "the peer was deleted, or its object has not been received",
+            SuggestionObstacle::LocalNotUnderstood => {
                 "the pod's object is invalid; all its traffic is denied until it is corrected"
             }
-            Unsuggested::PeerNotUnderstood => {
+            SuggestionObstacle::PeerNotUnderstood => {
                 "the peer's object is invalid; no selector matches it until it is corrected"
             }
-            Unsuggested::PeerNamespaceNotKnown => "the peer's namespace was not found or is invalid",
+            SuggestionObstacle::PeerNamespaceNotKnown => "the peer's namespace was not found or is invalid",
         })
     }
 }

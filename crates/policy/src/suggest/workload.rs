@@ -103,11 +103,11 @@ fn as_name(text: &str) -> String {
 /// since that visits all its pods.
 pub struct Workloads<'a> {
     pub(super) state: &'a ClusterState,
-    named: RefCell<BTreeMap<Arc<str>, Rc<Names>>>,
+    named: RefCell<BTreeMap<Arc<str>, Rc<WorkloadNames>>>,
 }
 
 /// Workloads with their names in suggestions.
-type Names = BTreeMap<Workload, String>;
+type WorkloadNames = BTreeMap<Workload, String>;
 
 impl<'a> Workloads<'a> {
     /// Names are computed when a namespace is first asked for.
@@ -115,14 +115,14 @@ impl<'a> Workloads<'a> {
         Workloads { state, named: RefCell::default() }
     }
 
-    pub(super) fn names(&self, namespace: &Arc<str>) -> Rc<Names> {
+    pub(super) fn names(&self, namespace: &Arc<str>) -> Rc<WorkloadNames> {
         let mut named = self.named.borrow_mut();
         named.entry(namespace.clone()).or_insert_with(|| Rc::new(names(self.state, namespace))).clone()
     }
 }
 
 /// The names of all workloads of a namespace. Names that would be equal get a digest of the labels.
-fn names(state: &ClusterState, namespace: &str) -> Names {
+fn names(state: &ClusterState, namespace: &str) -> WorkloadNames {
     let workloads: BTreeSet<Workload> = state.pods_in(namespace).filter_map(|pod| Workload::of(pod)).collect();
     let mut called: BTreeMap<String, usize> = BTreeMap::new();
     for workload in &workloads {

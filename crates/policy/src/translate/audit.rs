@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Family, Match, Name, Rule, Ruleset, Verdict};
 
-use super::layout::{Layout, fixed, go_on};
+use super::layout::{Layout, fixed, next_verdict};
 use super::reporting::{Judgement, audit_chain, pending_chain};
-use super::{Direction, hairpin, judging, reporting};
+use super::{Direction, dispatch, hairpin, reporting};
 use crate::Enforcement;
 
 /// Adds the end chains of audited programs.
@@ -27,7 +27,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
 
 /// The purpose of a program's verdicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum AuditRole {
     /// Flows are allowed and denied.
     Enforced,
     /// All flows are allowed, and reported if audited NetworkPolicies would deny them.
@@ -36,11 +36,11 @@ pub(super) enum Role {
     Pending,
 }
 
-impl Role {
+impl AuditRole {
     pub(super) fn enforcement(self) -> Enforcement {
         match self {
-            Role::Enforced => Enforcement::Enforce,
-            Role::Audited | Role::Pending => Enforcement::Audit,
+            AuditRole::Enforced => Enforcement::Enforce,
+            AuditRole::Audited | AuditRole::Pending => Enforcement::Audit,
         }
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn add_pending(ruleset: &mut Ruleset, layout: &Layout, families: &BTr
     }
     hairpin::add_pending_chains(ruleset, layout, families);
     reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
-    for name in [judging::INGRESS, hairpin::TO_INGRESS] {
+    for name in [dispatch::INGRESS, hairpin::TO_INGRESS] {
         if let Some(ingress) = ruleset.chains.get_mut(&fixed(name)) {
             Arc::make_mut(ingress).rules.insert(0, report_rule(layout, Direction::Egress));
         }
@@ -84,6 +84,6 @@ pub(super) fn report_rule(layout: &Layout, direction: Direction) -> Rule {
 fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules = hairpin::rules(direction, families);
     rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
-    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(go_on(direction))]));
+    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(next_verdict(direction))]));
     rules
 }

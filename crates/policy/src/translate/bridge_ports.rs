@@ -16,8 +16,8 @@ use nft::{
     Ruleset, Set, Table, Verdict,
 };
 
+use super::dispatch::IPV4_HEADER_WORDS;
 use super::edge::{LINK_LOCAL, PodPort, add_link_local_set, add_prerouting};
-use super::judging::IPV4_HEADER_WORDS;
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use super::roles::SetRole;

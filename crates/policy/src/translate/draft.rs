@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nft::{Operation, Ruleset, Table};
 
+use super::dispatch::complete;
 use super::generation::Generation;
-use super::judging::complete;
 use super::layout::{Layout, narrows};
 use super::leave_out::leave_out;
 

@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, Hook, IgmpType, InterfaceName, Key,
-    KeyType, LinkAddressOption, Match, Name, PacketPriority, Rerouting, Rule, Ruleset, Set, Table, TableFamily,
+    KeyType, LinkAddressOption, Match, Name, PacketPriority, ReroutingOption, Rule, Ruleset, Set, Table, TableFamily,
     Verdict,
 };
 
-use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
+use super::dispatch::{IGMP, IPV4_HEADER_WORDS, has_options};
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::private_headers::{self, ARP_PACKET};
@@ -316,7 +316,7 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules.push(authentication_rule(table));
     rules.extend(fragment_rules(table));
     rules.extend(router_rules(table));
-    let routing_header = vec![of_family(table, Family::V6), Match::Rerouting(Rerouting::RoutingHeader)];
+    let routing_header = vec![of_family(table, Family::V6), Match::Rerouting(ReroutingOption::RoutingHeader)];
     rules.push(deny(routing_header, Cause::SourceRoute).commented("nodes may forward along a routing header"));
     rules.extend(extension_header_rules(port, table));
     rules.extend(port.addresses_of(Family::V6).map(to_icmp));

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::tiers::Place;
-use super::{Direction, address_key, audit, dispatch_element, dns_answers, hairpin, own_node, tunnels, unknown};
+use super::tiers::ProgramHook;
+use super::{
+    Direction, address_key, audit, dispatch_element, dns_answers, hairpin, own_node, tunnels, unknown_addresses,
+};
 use crate::Enforcement;
 
 /// Inputs of the fixed part besides the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct FrameInput {
     /// Families of this node's pods, and those in which unknown addresses are denied.
     pub(super) families: BTreeSet<Family>,
     /// True if any program is audited.
@@ -22,7 +24,7 @@ pub(super) struct Frame {
     pub(super) pending: bool,
 }
 
-impl Frame {
+impl FrameInput {
     /// The ruleset without pods and programs.
     pub(super) fn ruleset(&self, layout: &Layout) -> Ruleset {
         let mut ruleset = skeleton(layout, &self.families);
@@ -32,7 +34,7 @@ impl Frame {
         if self.pending {
             audit::add_pending(&mut ruleset, layout, &self.families);
         }
-        unknown::add(&mut ruleset, layout);
+        unknown_addresses::add(&mut ruleset, layout);
         tunnels::add(&mut ruleset, layout, &self.families);
         ruleset
     }
@@ -41,7 +43,7 @@ impl Frame {
 /// The program that judges the flows of an address in a direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judge {
-    pub(super) place: Place,
+    pub(super) place: ProgramHook,
     pub(super) direction: Direction,
     pub(super) enforcement: Enforcement,
     pub(super) chain: Name,
@@ -64,7 +66,7 @@ pub(super) fn dispatch(
     if !judges.is_empty() {
         hairpin::add_pod(ruleset, address, input);
     }
-    for judge in judges.iter().filter(|judge| judge.place == Place::OwnNode) {
+    for judge in judges.iter().filter(|judge| judge.place == ProgramHook::OwnNode) {
         own_node::dispatch(ruleset, address, about, &judge.chain);
     }
     let mut add = |set: Name, key: Key, element: Element| {
@@ -73,9 +75,9 @@ pub(super) fn dispatch(
         }
     };
     let (alone, with_itself) = keys(address);
-    add(unknown::known(family), alone, Element::default());
+    add(unknown_addresses::known(family), alone, Element::default());
     add(tunnels::own_pods(family), with_itself, Element::default());
-    for Judge { place: _, direction, enforcement, chain } in judges.iter().filter(|j| j.place == Place::Forward) {
+    for Judge { place: _, direction, enforcement, chain } in judges.iter().filter(|j| j.place == ProgramHook::Forward) {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
         match enforcement {
             Enforcement::Enforce => {
@@ -95,8 +97,11 @@ pub(super) fn discard(ruleset: &mut Ruleset, address: IpAddr, input: Option<Inte
     dns_answers::remove_client(ruleset, address);
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
-    let others =
-        [(self_set(family), with_itself), (tunnels::own_pods(family), with_itself), (unknown::known(family), alone)];
+    let others = [
+        (self_set(family), with_itself),
+        (tunnels::own_pods(family), with_itself),
+        (unknown_addresses::known(family), alone),
+    ];
     for (set, key) in Direction::BOTH.into_iter().flat_map(of_direction).chain(others) {
         if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
             Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);

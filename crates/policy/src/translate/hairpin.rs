@@ -16,7 +16,7 @@ use nft::{
 use super::layout::{Layout, accept, address_type, fixed, goto};
 use super::reporting::denied_for;
 use super::roles::SetRole;
-use super::{Direction, audit, judging};
+use super::{Direction, audit, dispatch};
 
 /// Pods whose input interface is known: the address twice, and the interface.
 fn with_interface(family: Family) -> Name {
@@ -92,7 +92,7 @@ pub(super) fn add_chains(ruleset: &mut Ruleset, families: &BTreeSet<Family>) {
         rules.push(Rule::new(vec![], denied_for(direction.into())));
         ruleset.chains.insert(chain(direction), Arc::new(Chain { hook: None, rules }));
     }
-    let rules = judging::ingress_rules(families, accept());
+    let rules = dispatch::ingress_rules(families, accept());
     ruleset.chains.insert(fixed(TO_INGRESS), Arc::new(Chain { hook: None, rules }));
 }
 

@@ -16,12 +16,12 @@ use nft::{
     Operation, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
-use super::audit::{self, Role};
+use super::audit::{self, AuditRole};
 use super::edge::{self, EdgeHook};
 use super::generation::{BadMask, DEFAULT_MARK_MASK, Generation, MarkMask};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop};
 use super::roles::{ChainRole, Effect, SetRole};
-use super::{Direction, hairpin, judging, related, reporting, tunnels};
+use super::{Direction, dispatch, hairpin, icmp_errors, reporting, tunnels};
 /// The comment by which a table is recognised as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 
@@ -220,44 +220,44 @@ pub(super) fn deny_chain(direction: Direction) -> Name {
 }
 
 /// The chain that continues with the other direction's check, or approval, after a program allows a flow.
-pub(super) fn go_on_chain(direction: Direction) -> Name {
+pub(super) fn next_chain(direction: Direction) -> Name {
     fixed(match direction {
-        Direction::Egress => judging::INGRESS,
-        Direction::Ingress => judging::APPROVE,
+        Direction::Egress => dispatch::INGRESS,
+        Direction::Ingress => dispatch::APPROVE,
     })
 }
 
-pub(super) fn go_on(direction: Direction) -> Verdict {
-    Verdict::Goto(go_on_chain(direction))
+pub(super) fn next_verdict(direction: Direction) -> Verdict {
+    Verdict::Goto(next_chain(direction))
 }
 
 /// The verdict on flows that a program allows.
-pub(super) fn allow_verdict(direction: Direction, role: Role) -> Verdict {
+pub(super) fn allow_verdict(direction: Direction, role: AuditRole) -> Verdict {
     match role {
-        Role::Enforced | Role::Audited => go_on(direction),
-        Role::Pending => Verdict::Goto(fixed(audit::WOULD_ALLOW)),
+        AuditRole::Enforced | AuditRole::Audited => next_verdict(direction),
+        AuditRole::Pending => Verdict::Goto(fixed(audit::WOULD_ALLOW)),
     }
 }
 
 /// The chain that handles flows a program of NetworkPolicies does not allow.
-pub(super) fn end_chain(direction: Direction, role: Role) -> Name {
+pub(super) fn end_chain(direction: Direction, role: AuditRole) -> Name {
     match role {
-        Role::Enforced => hairpin::chain(direction),
-        Role::Audited => audit_chain(direction),
-        Role::Pending => fixed(hairpin::PENDING),
+        AuditRole::Enforced => hairpin::chain(direction),
+        AuditRole::Audited => audit_chain(direction),
+        AuditRole::Pending => fixed(hairpin::PENDING),
     }
 }
 
 /// The chain that handles flows a rule of a cluster policy denies.
-pub(super) fn denying_chain(direction: Direction, role: Role) -> Name {
+pub(super) fn denying_chain(direction: Direction, role: AuditRole) -> Name {
     match role {
-        Role::Enforced | Role::Audited => deny_chain(direction),
-        Role::Pending => fixed(audit::WOULD_DENY),
+        AuditRole::Enforced | AuditRole::Audited => deny_chain(direction),
+        AuditRole::Pending => fixed(audit::WOULD_DENY),
     }
 }
 
 /// The last rule of every program that does not allow everything.
-pub(super) fn end(direction: Direction, role: Role) -> Rule {
+pub(super) fn end(direction: Direction, role: AuditRole) -> Rule {
     Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, role)))])
 }
 
@@ -267,7 +267,7 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
 }
 
 /// The addresses of pods that are isolated in the direction, whatever their programs are. A packet that returns from a
-/// program, or for which none is found, was processed during a commit (see [`judging`]).
+/// program, or for which none is found, was processed during a commit (see [`dispatch`]).
 pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
     SetRole::Guard(direction, family).name()
 }
@@ -308,10 +308,10 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
         let address = address_type(family);
         for direction in Direction::BOTH {
-            let comment = format!("pods of this node that are isolated for {}", direction.word());
+            let comment = format!("pods of this node that are isolated for {}", direction.as_str());
             let map = Set { verdicts: true, ..of(&[address], &comment) };
             ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
-            let comment = format!("pods whose {} is decided by a program", direction.word());
+            let comment = format!("pods whose {} is decided by a program", direction.as_str());
             ruleset.sets.insert(guard_set(direction, family), Arc::new(of(&[address], &comment)));
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");
@@ -320,7 +320,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let set = of(&[address, address], "pods of this node, each with itself");
         ruleset.sets.insert(tunnels::own_pods(family), Arc::new(set));
         let set = of(&[address, address], "pods of this node whose interfaces are not known, each with itself");
-        ruleset.sets.insert(related::unchecked_pods(family), Arc::new(set));
+        ruleset.sets.insert(icmp_errors::unchecked_pods(family), Arc::new(set));
     }
     if !families.is_empty() {
         edge::add_link_local_set(&mut ruleset);
@@ -337,8 +337,8 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     let mut chain = |name: Name, rules: Vec<Rule>| {
         ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
-    chain(fixed(judging::INGRESS), judging::ingress_rules(families, goto(judging::APPROVE_EGRESS)));
-    chain(fixed(related::RELATED), related::rules(families));
+    chain(fixed(dispatch::INGRESS), dispatch::ingress_rules(families, goto(dispatch::APPROVE_EGRESS)));
+    chain(fixed(icmp_errors::RELATED), icmp_errors::rules(families));
     chain(fixed(STRAY), stray_rules(families));
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());
@@ -466,6 +466,6 @@ mod tests {
         // Build every fixed name, so that a reserved word among them is detected.
         let layout = Layout::for_table("ringfence").unwrap();
         let skeleton = skeleton(&layout, &Family::BOTH.into());
-        assert_eq!(judging::complete(skeleton, &layout, layout.first_generation()).validate(), vec![]);
+        assert_eq!(dispatch::complete(skeleton, &layout, layout.first_generation()).validate(), vec![]);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Element, Family, Key, Name, NameMap, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{deny_chain, dispatch_map, end, end_chain, go_on, guard_set};
+use super::layout::{deny_chain, dispatch_map, end, end_chain, guard_set, next_verdict};
 use super::roles::{ChainRole, SetRole};
 use super::{Direction, own_node};
 
@@ -51,40 +51,40 @@ pub(super) fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
 
 /// A chain or set.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+enum ChainOrSet<'a> {
     Chain(&'a Name),
     Set(&'a Name),
 }
 
-impl<'a> Part<'a> {
+impl<'a> ChainOrSet<'a> {
     fn name(self) -> &'a Name {
         match self {
-            Part::Chain(name) | Part::Set(name) => name,
+            ChainOrSet::Chain(name) | ChainOrSet::Set(name) => name,
         }
     }
 
     fn is_of_tiers(self) -> bool {
         match self {
-            Part::Chain(name) => ChainRole::of(name).is_of_tiers(),
-            Part::Set(name) => SetRole::of(name).is_of_tiers(),
+            ChainOrSet::Chain(name) => ChainRole::of(name).is_of_tiers(),
+            ChainOrSet::Set(name) => SetRole::of(name).is_of_tiers(),
         }
     }
 
     /// Whether it belongs to programs of cluster policies, and not to a pending program alone.
     fn is_of_deciding_tiers(self) -> bool {
         let is_pending = match self {
-            Part::Chain(name) => ChainRole::of(name).is_pending(),
-            Part::Set(name) => matches!(SetRole::of(name), SetRole::PortMap(program) if program.is_pending()),
+            ChainOrSet::Chain(name) => ChainRole::of(name).is_pending(),
+            ChainOrSet::Set(name) => matches!(SetRole::of(name), SetRole::PortMap(program) if program.is_pending()),
         };
         self.is_of_tiers() && !is_pending
     }
 }
 
 /// The chain or set that the operation creates or adds to.
-fn added_to(operation: &Operation) -> Option<Part<'_>> {
+fn added_to(operation: &Operation) -> Option<ChainOrSet<'_>> {
     match operation {
-        Operation::AddRule { chain, .. } | Operation::AddChain { chain, .. } => Some(Part::Chain(chain)),
-        Operation::AddElements { name, .. } | Operation::AddSet { name, .. } => Some(Part::Set(name)),
+        Operation::AddRule { chain, .. } | Operation::AddChain { chain, .. } => Some(ChainOrSet::Chain(chain)),
+        Operation::AddElements { name, .. } | Operation::AddSet { name, .. } => Some(ChainOrSet::Set(name)),
         Operation::AddTable { .. }
         | Operation::DeleteTable { .. }
         | Operation::FlushChain { .. }
@@ -98,7 +98,7 @@ fn added_to(operation: &Operation) -> Option<Part<'_>> {
 fn without_pending(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     let is_pending = |chain: &Name| ChainRole::of(chain).is_pending();
     let pending: BTreeSet<Name> = ruleset.chains.keys().filter(|name| is_pending(name)).cloned().collect();
-    let is_fixed = |part: &Part<'_>| matches!(part, Part::Chain(name) if ChainRole::of(name).is_fixed());
+    let is_fixed = |part: &ChainOrSet<'_>| matches!(part, ChainOrSet::Chain(name) if ChainRole::of(name).is_fixed());
     let Some(part) = added_to(refused).filter(|part| !pending.is_empty() && !is_fixed(part)) else {
         return false;
     };
@@ -163,8 +163,9 @@ fn without_tiers(ruleset: &mut Ruleset, part: &Name) -> bool {
     let dispatched = maps.iter().filter_map(|(map, ..)| ruleset.sets.get(map)).flat_map(|set| set.elements.values());
     let targets = dispatched.filter_map(|element| element.verdict.as_ref().and_then(Verdict::target).cloned());
     let needed = reachable(ruleset, targets.collect::<BTreeSet<Name>>());
-    let chains: Vec<Name> = ruleset.chains.keys().filter(|name| Part::Chain(name).is_of_tiers()).cloned().collect();
-    let sets: Vec<Name> = ruleset.sets.keys().filter(|name| Part::Set(name).is_of_tiers()).cloned().collect();
+    let chains: Vec<Name> =
+        ruleset.chains.keys().filter(|name| ChainOrSet::Chain(name).is_of_tiers()).cloned().collect();
+    let sets: Vec<Name> = ruleset.sets.keys().filter(|name| ChainOrSet::Set(name).is_of_tiers()).cloned().collect();
     chains.iter().filter(|name| !needed.contains(*name)).for_each(|name| {
         ruleset.chains.remove(name);
     });
@@ -231,12 +232,12 @@ fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
     if filled_by_rules {
         rewrite(&mut ruleset.chains, |_, chain| {
             let mut chain = chain.clone();
-            chain.rules.retain(|rule| !looks_at(rule, set));
+            chain.rules.retain(|rule| !uses(rule, set));
             chain
         });
         return true;
     }
-    retain_rules(ruleset, |_, rule| !looks_at(rule, set));
+    retain_rules(ruleset, |_, rule| !uses(rule, set));
     true
 }
 
@@ -315,7 +316,7 @@ fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> b
 /// The direction of a program whose last rule allows everything.
 fn lets_all_through(chain: &Chain) -> Option<Direction> {
     let last = chain.rules.last().filter(|rule| rule.matches.is_empty())?;
-    Direction::BOTH.into_iter().find(|direction| last.actions == [Action::Verdict(go_on(*direction))])
+    Direction::BOTH.into_iter().find(|direction| last.actions == [Action::Verdict(next_verdict(*direction))])
 }
 
 fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
@@ -332,6 +333,6 @@ fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
     rule.actions.iter().any(goes)
 }
 
-fn looks_at(rule: &Rule, set: &Name) -> bool {
+fn uses(rule: &Rule, set: &Name) -> bool {
     rule.sets().any(|used| used == set)
 }

@@ -8,10 +8,10 @@ use nft::{Comment, Element, Elements, Family, Key, Name, Verdict};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::layout::fixed;
 use super::roles::{ChainRole, DecidedKind, NameRole, PortOwner, SetRole};
-use super::tier_rules::Decision;
+use super::tier_rules::TierDecision;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
 use crate::{Block, Operator, Policy};
@@ -48,7 +48,7 @@ pub(super) fn tier_program(
         && named.is_empty()
         && admin.iter().all(|(name, certain)| *certain && is_plain(name));
     let named: Vec<(&str, &str, u16)> =
-        named.iter().map(|((name, protocol), number)| (&**name, protocol.word(), *number)).collect();
+        named.iter().map(|((name, protocol), number)| (&**name, protocol.as_str(), *number)).collect();
     let identity = (admin, baseline, policies, named);
     match pending {
         None => name(role, written.join("_"), !clear, &identity),
@@ -77,7 +77,7 @@ pub(super) fn outside_set(family: Family) -> Name {
 }
 
 /// The chain that decides about the other end of a flow by the rules of a tier.
-pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity: &impl Serialize) -> Name {
+pub(super) fn tier_judge(direction: Direction, role: AuditRole, hint: &str, identity: &impl Serialize) -> Name {
     name(ChainRole::TierJudge(direction, role), hint.into(), true, identity)
 }
 
@@ -85,7 +85,7 @@ pub(super) fn tier_judge(direction: Direction, role: Role, hint: &str, identity:
 pub(super) fn decided_set(
     family: Family,
     kind: DecidedKind,
-    decision: Decision,
+    decision: TierDecision,
     only_denies: bool,
     hint: &str,
     rules: &impl Serialize,
@@ -96,10 +96,10 @@ pub(super) fn decided_set(
 
 /// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves;
 /// `audit-egress/…` for an audited program, `pending-egress/…` for a pending one.
-pub(super) fn program(direction: Direction, role: Role, policies: &[Arc<Policy>], named: &NamedPorts) -> Name {
+pub(super) fn program(direction: Direction, role: AuditRole, policies: &[Arc<Policy>], named: &NamedPorts) -> Name {
     let namespace = policies.first().map_or("", |p| &*p.name.namespace);
     let names: Vec<&str> = policies.iter().map(|p| &*p.name.name).collect();
-    let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.word(), *number)).collect();
+    let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.as_str(), *number)).collect();
     let written: Vec<String> =
         ports.iter().map(|(name, protocol, number)| format!("{name}-{protocol}-{number}")).collect();
     let mut clear = format!("{namespace}/{}", names.join("_"));
@@ -133,11 +133,16 @@ pub(super) fn range_map(program: &Name, protocol: nft::Protocol, elements: &Elem
         true => PortOwner::ClusterPolicies,
         false => PortOwner::NetworkPolicies,
     };
-    name(SetRole::RangeMap(owner), format!("{program}-{protocol}"), true, &(program.as_str(), protocol.word(), written))
+    name(
+        SetRole::RangeMap(owner),
+        format!("{program}-{protocol}"),
+        true,
+        &(program.as_str(), protocol.as_str(), written),
+    )
 }
 
 /// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
-pub(super) fn peers_chain(direction: Direction, role: Role, peers: &PeerUnion) -> Name {
+pub(super) fn peers_chain(direction: Direction, role: AuditRole, peers: &PeerUnion) -> Name {
     let role = ChainRole::Peers(direction, role);
     match (peers.pods.is_empty(), peers.blocks.is_empty()) {
         (false, true) => pods(role.into(), &peers.pods),
@@ -150,7 +155,7 @@ pub(super) fn peers_chain(direction: Direction, role: Role, peers: &PeerUnion) -
 }
 
 /// The chain that allows the union of the layers with these digests.
-pub(super) fn layered_chain(direction: Direction, role: Role, layers: &[&str]) -> Name {
+pub(super) fn layered_chain(direction: Direction, role: AuditRole, layers: &[&str]) -> Name {
     name(ChainRole::Peers(direction, role), "layers".into(), true, &("layers", layers))
 }
 
@@ -172,7 +177,7 @@ pub(super) fn block_set(family: Family, peers: &BTreeSet<Block>) -> Name {
 /// The set of addresses and ports that pods resolve these names to.
 pub(super) fn named_set(family: Family, peers: &NamedPeers) -> Name {
     let names: Vec<&str> = peers.keys().map(|(name, _)| &**name).collect();
-    let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.word(), targets)).collect();
+    let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.as_str(), targets)).collect();
     name(SetRole::NamedPorts(family), names.join("-"), true, &identity)
 }
 

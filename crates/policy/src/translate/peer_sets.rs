@@ -15,11 +15,11 @@ use nft::{Datum, Element, Family, Key, Name, NameMap, Set};
 use super::address_key;
 use super::set_capacity::room_for_peers;
 use super::set_contents::{PeerSet, PeersOf};
-use super::tier_rules::{End, NodesByAddress, nodes_by_address};
+use super::tier_rules::{NodesByAddress, PeerEnd, nodes_by_address};
 use crate::peers::{Namespaces, PodPeer};
-use crate::remote::{Families, RemoteLabels};
-use crate::state::changed::ChangedAddress;
-use crate::{Changed, ClusterState, Holder};
+use crate::remote::{LabelFamilies, RemoteLabels};
+use crate::state::delta::ChangedAddress;
+use crate::{ClusterState, Holder, StateDelta};
 
 /// All peer sets, indexed by the namespaces whose pods they may hold.
 #[derive(Debug, Clone, Default)]
@@ -53,7 +53,7 @@ impl PeerSets {
         self.sets.get(name)
     }
 
-    pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &Families) {
+    pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &LabelFamilies) {
         let set = Arc::new(set);
         if set.has_blocks() {
             self.anywhere.insert(name.clone(), set.clone());
@@ -94,7 +94,7 @@ impl PeerSets {
     }
 
     /// Applies a delta to the sets.
-    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn update(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
         if self.sets.is_empty() {
             self.lapsed.clear();
             return;
@@ -144,9 +144,9 @@ impl PeerSets {
                 }
             }
         }
-        revokes |= self.follow_decided(sets, state, &nodes, changed);
+        revokes |= self.update_decided(sets, state, &nodes, changed);
         if changed.nodes {
-            self.follow_nodes(sets, state);
+            self.update_nodes(sets, state);
         }
         if !changed.node_peers.is_empty() {
             let before = lapsed.len();
@@ -170,12 +170,12 @@ impl PeerSets {
     /// Applies the parts of a delta that concern only what cluster policies decide: addresses of nodes, and those of
     /// attached pods whose objects are unknown, of relabelled namespaces. Returns whether an address left a set of
     /// learned addresses.
-    fn follow_decided(
+    fn update_decided(
         &self,
         sets: &mut NameMap<Set>,
         state: &ClusterState,
         nodes: &NodesByAddress<'_>,
-        changed: &Changed,
+        changed: &StateDelta,
     ) -> bool {
         let mut left = false;
         let unknown = state.attachments().filter(|attachment| changed.relabelled.contains(&attachment.pod.namespace));
@@ -203,7 +203,7 @@ impl PeerSets {
     }
 
     /// Updates the sets that depend on the addresses and pod ranges of nodes.
-    fn follow_nodes(&self, sets: &mut NameMap<Set>, state: &ClusterState) {
+    fn update_nodes(&self, sets: &mut NameMap<Set>, state: &ClusterState) {
         let of_state = self.sets.iter().filter(|(_, set)| matches!(set.of, PeersOf::Known | PeersOf::Outside));
         for (name, PeerSet { family, of }) in of_state.map(|(name, set)| (name, &**set)) {
             let Some(set) = sets.get(name) else { continue };
@@ -237,7 +237,7 @@ impl PeerSets {
     ) -> bool {
         let mut left = false;
         let family = Family::of(address);
-        let end = LazyCell::new(|| End::of(state, address, nodes));
+        let end = LazyCell::new(|| PeerEnd::of(state, address, nodes));
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
         let remote: Vec<&RemoteLabels> = state.labelled_remote_sets_with(address).map(|(_, seen)| seen).collect();
@@ -281,7 +281,8 @@ mod tests {
     use super::super::roles::SetRole;
     use crate::remote::{RemoteChange, RemoteSet};
     use crate::{
-        Attachment, AttachmentId, Change, Changed, ClusterState, Kind, Layout, ObjectName, Translator, lower, translate,
+        Attachment, AttachmentId, Change, ClusterState, Kind, Layout, ObjectName, StateDelta, Translator, lower,
+        translate,
     };
 
     /// A state with a translator that follows it. After every change, the translation must equal that of a fresh start.
@@ -307,7 +308,7 @@ mod tests {
             followed
         }
 
-        fn follow(&mut self, changed: Changed) {
+        fn check_update(&mut self, changed: StateDelta) {
             self.translator.update(&self.state, &changed);
             let fresh = translate(&self.state, "node-a", &Layout::for_table("ringfence").unwrap());
             assert_eq!(
@@ -318,12 +319,12 @@ mod tests {
 
         fn apply(&mut self, change: Change) {
             let changed = self.state.apply(change);
-            self.follow(changed);
+            self.check_update(changed);
         }
 
         fn apply_remote(&mut self, change: RemoteChange) {
             let changed = self.state.apply_remote(change);
-            self.follow(changed);
+            self.check_update(changed);
         }
 
         /// The IPv4 addresses in the peer's set.
@@ -373,12 +374,12 @@ mod tests {
     fn repeated_delta_leaves_peer_set_correct() {
         let mut followed = IncrementalTranslation::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
         let mut delta = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
-        followed.follow(delta.clone());
+        followed.check_update(delta.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
-        followed.follow(delta.clone());
+        followed.check_update(delta.clone());
         assert_eq!(followed.let_in(), ["10.1.0.2"]);
         delta.join(followed.state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "web"))));
-        followed.follow(delta);
+        followed.check_update(delta);
         assert_eq!(followed.let_in(), Vec::<String>::new());
     }
 
@@ -446,10 +447,10 @@ mod tests {
             link_local: vec![],
             since: 1,
         });
-        followed.follow(changed);
+        followed.check_update(changed);
         assert_eq!(followed.let_in(), Vec::<String>::new());
         let changed = followed.state.detach(&id);
-        followed.follow(changed);
+        followed.check_update(changed);
         assert_eq!(followed.let_in(), ["10.9.0.1"]);
     }
 
@@ -512,7 +513,7 @@ mod tests {
             let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
             let changed = followed.state.set_remote_prefixes(prefixes);
             assert!(changed.any());
-            followed.follow(changed);
+            followed.check_update(changed);
             assert_eq!(followed.let_in(), expected);
         }
     }

@@ -12,13 +12,13 @@ use crate::{ObjectName, Peers, Policy, PortRange, Ports, Selector};
 
 /// Peers, and the policies that allow them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowedPeers {
     pub(crate) peers: PeerUnion,
     pub(crate) by: BTreeSet<ObjectName>,
 }
 
-impl Allowed {
-    pub(super) fn join(&mut self, other: &Allowed) {
+impl AllowedPeers {
+    pub(super) fn join(&mut self, other: &AllowedPeers) {
         self.peers.join(&other.peers);
         self.by.extend(other.by.iter().cloned());
     }
@@ -28,7 +28,7 @@ impl Allowed {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// From rules without ports: every port and protocol.
-    pub(crate) any_port: Allowed,
+    pub(crate) any_port: AllowedPeers,
     /// From named ports of egress rules, which each destination pod resolves.
     pub(crate) named: NamedPeers,
     pub(crate) named_by: BTreeSet<ObjectName>,
@@ -43,7 +43,7 @@ impl Plan {
         for policy in policies {
             for rule in policy.rules(direction).unwrap_or(&[]) {
                 let peers = PeerUnion::of(&rule.peers, &policy.name.namespace);
-                let allowed = Arc::new(Allowed { peers, by: [policy.name.clone()].into() });
+                let allowed = Arc::new(AllowedPeers { peers, by: [policy.name.clone()].into() });
                 let Ports::Of(ports) = &rule.ports else {
                     if !allowed.peers.is_empty() {
                         plan.any_port.join(&allowed);

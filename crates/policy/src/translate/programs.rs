@@ -9,18 +9,18 @@ use std::sync::Arc;
 use nft::{Family, Name, NameMap, Ruleset, Set};
 
 use super::Program;
-use super::audit::Role;
-use super::emit::{Fragment, SharedSet, compile};
-use super::job::Job;
+use super::audit::AuditRole;
 use super::peer_sets::PeerSets;
 use super::plan::Plan;
+use super::program_job::Job;
+use super::program_objects::{Fragment, SharedSet, compile};
 use super::set_contents::Looks;
 use super::tiers::{self, TierJob};
-use crate::{Changed, ClusterState, DirtySet, Enforcement, ObjectName};
+use crate::{ClusterState, DirtySet, Enforcement, ObjectName, StateDelta};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Programs {
-    compiled: BTreeMap<Name, Compiled>,
+    compiled: BTreeMap<Name, CompiledProgram>,
     /// The programs as published in a translation.
     published: NameMap<Program>,
     /// Reference counts of shared objects, by programs.
@@ -38,7 +38,7 @@ pub(super) enum ProgramJob {
 }
 
 #[derive(Debug, Clone)]
-struct Compiled {
+struct CompiledProgram {
     job: ProgramJob,
     pods: BTreeSet<ObjectName>,
     /// Empty until the program is compiled.
@@ -62,15 +62,19 @@ impl Programs {
     }
 
     /// Whether there is any program of the role.
-    pub(super) fn has(&self, role: Role) -> bool {
+    pub(super) fn has(&self, role: AuditRole) -> bool {
         self.compiled.values().any(|program| !program.pods.is_empty() && program.job.role() == role)
     }
 
     /// Assigns the pod to the job's program. Returns the program's chain.
     pub(super) fn assign(&mut self, pod: &ObjectName, job: ProgramJob) -> Name {
         let chain = job.chain();
-        let new =
-            || Compiled { job: job.clone(), pods: BTreeSet::new(), added: AddedObjects::default(), outdated: true };
+        let new = || CompiledProgram {
+            job: job.clone(),
+            pods: BTreeSet::new(),
+            added: AddedObjects::default(),
+            outdated: true,
+        };
         let program = self.compiled.entry(chain.clone()).or_insert_with(new);
         if !program.job.is_same(&job) {
             (program.job, program.outdated) = (job, true);
@@ -88,8 +92,8 @@ impl Programs {
     }
 
     /// Applies a delta to the sets of pod addresses.
-    pub(super) fn follow(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &Changed) {
-        self.peer_sets.follow(sets, state, changed);
+    pub(super) fn update(&mut self, sets: &mut NameMap<Set>, state: &ClusterState, changed: &StateDelta) {
+        self.peer_sets.update(sets, state, changed);
     }
 
     /// See [`PeerSets::revocations`].
@@ -111,7 +115,7 @@ impl Programs {
                 self.remove_objects(ruleset, &program.added, &added);
                 (program.added, program.outdated) = (added, false);
             }
-            if program.job.role() != Role::Pending {
+            if program.job.role() != AuditRole::Pending {
                 self.published.insert(chain.clone(), Arc::new(program.publish()));
             }
             self.compiled.insert(chain, program);
@@ -132,7 +136,7 @@ impl Programs {
         let reusable: NameMap<Set> =
             before.iter().filter(|(name, _)| known.get(name).is_some()).map(|(n, s)| (n.clone(), s.clone())).collect();
         self.compiled.retain(|_, program| !program.pods.is_empty());
-        let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != Role::Pending);
+        let deciding = self.compiled.iter().filter(|(_, program)| program.job.role() != AuditRole::Pending);
         self.published = deciding.map(|(chain, program)| (chain.clone(), Arc::new(program.publish()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
             let added = self.add_objects(ruleset, fragment(&chain, &program.job, families), state, &reusable);
@@ -220,7 +224,7 @@ impl Programs {
     }
 }
 
-impl Compiled {
+impl CompiledProgram {
     fn publish(&self) -> Program {
         let (direction, policies) = match &self.job {
             ProgramJob::Policies(job) => {
@@ -234,7 +238,7 @@ impl Compiled {
 }
 
 impl ProgramJob {
-    fn role(&self) -> Role {
+    fn role(&self) -> AuditRole {
         match self {
             ProgramJob::Policies(job) => job.role,
             ProgramJob::Tiers(job) => job.role(),

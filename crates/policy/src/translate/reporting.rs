@@ -67,7 +67,7 @@ impl Cause {
     ];
 
     /// The name in reports and metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Cause::Egress => "egress",
             Cause::Ingress => "ingress",
@@ -145,7 +145,7 @@ impl Judgement {
     pub const ALL: [Judgement; 2] = [Judgement::Denied, Judgement::WouldDeny];
 
     /// The name in reports and metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Judgement::Denied => "denied",
             Judgement::WouldDeny => "would-deny",
@@ -155,7 +155,7 @@ impl Judgement {
 
 /// The parsed prefix of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reported {
+pub struct ParsedPrefix {
     /// Whether the packet was dropped.
     pub judgement: Judgement,
     /// The cause that the chain of the log rule is for.
@@ -171,15 +171,15 @@ pub const DENIED_PREFIX: &str = "ringfence deny/";
 /// Suffix of the log prefix for packets in the reply direction.
 const REPLY: &str = " reply";
 
-impl Reported {
+impl ParsedPrefix {
     /// `None` if the prefix is not one of Ringfence's.
-    pub fn of_prefix(prefix: &str) -> Option<Reported> {
+    pub fn of_prefix(prefix: &str) -> Option<ParsedPrefix> {
         let rest = prefix.strip_prefix(PREFIX)?;
         let (chain, reply) = match rest.strip_suffix(REPLY) {
             Some(chain) => (chain, true),
             None => (rest, false),
         };
-        counting_chains().find(|(name, ..)| name.as_str() == chain).map(|(_, judgement, cause)| Reported {
+        counting_chains().find(|(name, ..)| name.as_str() == chain).map(|(_, judgement, cause)| ParsedPrefix {
             judgement,
             cause,
             reply,
@@ -258,7 +258,7 @@ fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: b
         Family::V6 => 6,
     };
     let portless = if ports { "" } else { "-portless" };
-    fixed(&format!("{}-{}{family}{portless}", judgement.word(), direction.word()))
+    fixed(&format!("{}-{}{family}{portless}", judgement.as_str(), direction.as_str()))
 }
 
 /// The protocols that have ports.
@@ -308,7 +308,7 @@ pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judg
                     Judgement::Denied => "flows that were denied for",
                     Judgement::WouldDeny => "flows that would be denied for",
                 };
-                let set = filled_by_rules(&types, &format!("{about} {}", direction.word()));
+                let set = filled_by_rules(&types, &format!("{about} {}", direction.as_str()));
                 ruleset.sets.insert(flow_set(judgement, direction, family, ports), set);
             }
         }
@@ -396,12 +396,12 @@ mod tests {
 
     #[test]
     fn log_prefix_decodes_to_judgement_and_cause() {
-        let of = Reported::of_prefix;
+        let of = ParsedPrefix::of_prefix;
         let (judgement, cause) = (Judgement::Denied, Cause::Ingress);
-        assert_eq!(of("ringfence deny/ingress"), Some(Reported { judgement, cause, reply: false }));
-        assert_eq!(of("ringfence deny/ingress reply"), Some(Reported { judgement, cause, reply: true }));
+        assert_eq!(of("ringfence deny/ingress"), Some(ParsedPrefix { judgement, cause, reply: false }));
+        assert_eq!(of("ringfence deny/ingress reply"), Some(ParsedPrefix { judgement, cause, reply: true }));
         let (judgement, cause) = (Judgement::WouldDeny, Cause::Egress);
-        assert_eq!(of("ringfence audit/egress"), Some(Reported { judgement, cause, reply: false }));
+        assert_eq!(of("ringfence audit/egress"), Some(ParsedPrefix { judgement, cause, reply: false }));
         for other in ["", "ringfence", "ringfence deny/else", "kube-router", "deny/ingress"] {
             assert_eq!(of(other), None, "{other}");
         }

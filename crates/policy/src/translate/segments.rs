@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::plan::Allowed;
+use super::plan::AllowedPeers;
 use crate::peers::PeerUnion;
 
 /// Segments in a group, and groups in a group of the next level.
@@ -31,7 +31,7 @@ const MOST_COPIES_OF_ONE: usize = 2 * (GROUP - 1);
 pub(crate) struct AllowedPortRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
-    pub(crate) allowed: Arc<Allowed>,
+    pub(crate) allowed: Arc<AllowedPeers>,
 }
 
 impl AllowedPortRange {
@@ -46,15 +46,15 @@ impl AllowedPortRange {
 
 /// A port range that is disjoint from all others.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(super) struct PortSegment {
     pub(super) first: u16,
     pub(super) last: u16,
     /// The layers, whose union is allowed. Never empty.
-    pub(super) layers: Vec<Arc<Allowed>>,
+    pub(super) layers: Vec<Arc<AllowedPeers>>,
 }
 
 /// Disjoint segments sorted by port, for ports that at least one range covers.
-pub(super) fn segments(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+pub(super) fn segments(ranges: &[AllowedPortRange]) -> Vec<PortSegment> {
     match unions_are_cheap(ranges) {
         true => unions(ranges),
         false => layers(ranges),
@@ -118,13 +118,13 @@ fn fingerprint(number: usize) -> u128 {
 }
 
 /// One layer per segment; adjacent segments with the same layer are merged.
-fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+fn unions(ranges: &[AllowedPortRange]) -> Vec<PortSegment> {
     let mut opening: Vec<&AllowedPortRange> = ranges.iter().collect();
     opening.sort_by_key(|range| range.start());
     let mut next = opening.into_iter().peekable();
     let mut open: Vec<&AllowedPortRange> = Vec::new();
     let mut joined = Unions::default();
-    let mut result: Vec<Segment> = Vec::new();
+    let mut result: Vec<PortSegment> = Vec::new();
     for pair in cuts(ranges).windows(2) {
         open.retain(|range| range.end() > pair[0]);
         while let Some(range) = next.next_if(|range| range.start() == pair[0]) {
@@ -140,7 +140,7 @@ fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
             Some(previous) if u32::from(previous.last) + 1 == pair[0] && previous.layers[0] == allowed => {
                 previous.last = last;
             }
-            _ => result.push(Segment { first, last, layers: vec![allowed] }),
+            _ => result.push(PortSegment { first, last, layers: vec![allowed] }),
         }
     }
     result
@@ -149,15 +149,15 @@ fn unions(ranges: &[AllowedPortRange]) -> Vec<Segment> {
 /// Cache of unions, so that two rules with many ports are merged only once. Keyed by the pointers to the parts, which
 /// the ranges keep alive.
 #[derive(Default)]
-struct Unions(BTreeMap<BTreeSet<usize>, Arc<Allowed>>);
+struct Unions(BTreeMap<BTreeSet<usize>, Arc<AllowedPeers>>);
 
 impl Unions {
-    fn of<'a>(&mut self, parts: impl Iterator<Item = &'a Arc<Allowed>>) -> Arc<Allowed> {
-        let parts: BTreeMap<usize, &Arc<Allowed>> = parts.map(|part| (Arc::as_ptr(part).addr(), part)).collect();
+    fn of<'a>(&mut self, parts: impl Iterator<Item = &'a Arc<AllowedPeers>>) -> Arc<AllowedPeers> {
+        let parts: BTreeMap<usize, &Arc<AllowedPeers>> = parts.map(|part| (Arc::as_ptr(part).addr(), part)).collect();
         let make = || match (parts.len(), parts.values().next()) {
             (1, Some(only)) => Arc::clone(only),
             _ => {
-                let mut union = Allowed::default();
+                let mut union = AllowedPeers::default();
                 parts.values().for_each(|part| union.join(part));
                 Arc::new(union)
             }
@@ -168,10 +168,10 @@ impl Unions {
 
 /// Segments with shared layers. A layer is identified by its level (0 for the segments themselves) and its index in the
 /// level.
-fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
+fn layers(ranges: &[AllowedPortRange]) -> Vec<PortSegment> {
     let cuts = cuts(ranges);
     let place = |port: u32| cuts.partition_point(|cut| *cut < port);
-    let mut parts: BTreeMap<(usize, usize), Vec<&Arc<Allowed>>> = BTreeMap::new();
+    let mut parts: BTreeMap<(usize, usize), Vec<&Arc<AllowedPeers>>> = BTreeMap::new();
     for range in ranges {
         for group in groups(place(range.start()), place(range.end())) {
             parts.entry(group).or_default().push(&range.allowed);
@@ -179,7 +179,7 @@ fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
     }
     let levels = parts.keys().map(|(level, _)| level + 1).max().unwrap_or(0);
     let mut joined = Unions::default();
-    let layers: BTreeMap<(usize, usize), Arc<Allowed>> =
+    let layers: BTreeMap<(usize, usize), Arc<AllowedPeers>> =
         parts.into_iter().map(|(group, parts)| (group, joined.of(parts.into_iter()))).collect();
     let segment = |(place, pair): (usize, &[u32])| {
         let mut group = place;
@@ -189,7 +189,7 @@ fn layers(ranges: &[AllowedPortRange]) -> Vec<Segment> {
             group /= GROUP;
         }
         let (first, last) = (pair[0] as u16, (pair[1] - 1) as u16);
-        (!covering.is_empty()).then_some(Segment { first, last, layers: covering })
+        (!covering.is_empty()).then_some(PortSegment { first, last, layers: covering })
     };
     cuts.windows(2).enumerate().filter_map(segment).collect()
 }
@@ -230,7 +230,7 @@ mod tests {
     fn range(first: u16, last: u16, namespace: &str) -> AllowedPortRange {
         let peer = PodPeer { namespaces: Namespaces::Named(namespace.into()), pods: Selector::everything() };
         let peers = PeerUnion { pods: [peer].into(), ..PeerUnion::default() };
-        AllowedPortRange { first, last, allowed: Arc::new(Allowed { peers, by: BTreeSet::new() }) }
+        AllowedPortRange { first, last, allowed: Arc::new(AllowedPeers { peers, by: BTreeSet::new() }) }
     }
 
     fn shape(ranges: &[AllowedPortRange]) -> Vec<(u16, u16, usize)> {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     /// The peers allowed at a port.
-    fn at(segments: &[Segment], port: u16) -> BTreeSet<PodPeer> {
+    fn at(segments: &[PortSegment], port: u16) -> BTreeSet<PodPeer> {
         let covering = segments.iter().filter(|s| (s.first..=s.last).contains(&port));
         covering.flat_map(|s| &s.layers).flat_map(|layer| layer.peers.pods.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! Sizes of sets.
+//! Chooses the sizes of sets.
 //!
 //! The kernel stores a set with a fixed size in a table that does not grow (`nft_hash_fast_ops` and `nft_hash_ops`
 //! instead of `nft_rhash_ops`): a lookup takes some 10 ns less, and filling less than half the time. Changing the size

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use nft::{Datum, Element, Elements, Family, Key, Protocol, Set};
 
 use super::set_capacity::room_for_peers;
-use super::tier_sets::{Candidates, Decided, DecidedBy};
+use super::tier_sets::{Candidates, DecidedBy, DecisionSet};
 use super::{address_key, pod_ranges};
 use crate::peers::{NamedPeers, NamedTargets, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
-use crate::remote::{Families, RemoteLabels};
+use crate::remote::{LabelFamilies, RemoteLabels};
 use crate::{ClusterState, Labels, Pod};
 
 /// Definition of a set's contents.
@@ -31,7 +31,7 @@ pub(super) enum PeersOf {
     /// The pods' addresses, with the numbers of ports that they call by a name.
     Endpoints(NamedPeers),
     /// Addresses by the decision of a tier of cluster policies.
-    Decided(Decided),
+    Decided(DecisionSet),
     /// The addresses of known pods, of attached pods whose objects are unknown, and of nodes.
     Known,
     /// The ranges of addresses that are not those of a node's pods.
@@ -63,7 +63,7 @@ impl<'a> Looks<'a> {
         Set { size: (!set.interval).then(|| room_for_peers(elements.len())), elements, ..set }
     }
 
-    fn decided_elements(&mut self, decided: &Decided, state: &'a ClusterState) -> BTreeMap<Family, Elements> {
+    fn decided_elements(&mut self, decided: &DecisionSet, state: &'a ClusterState) -> BTreeMap<Family, Elements> {
         let candidates = self.candidates.get_or_insert_with(|| Candidates::of(state));
         let mut found: BTreeMap<Family, Elements> = BTreeMap::new();
         for (address, key) in candidates.keys(decided) {
@@ -143,7 +143,7 @@ impl PeerSet {
 
     /// Whether it depends on the domain names that were learned for an address.
     pub(super) fn depends_on_names(&self) -> bool {
-        matches!(self.of, PeersOf::Decided(Decided { of: DecidedBy::Learned(..) | DecidedBy::NamedPorts(..), .. }))
+        matches!(self.of, PeersOf::Decided(DecisionSet { of: DecidedBy::Learned(..) | DecidedBy::NamedPorts(..), .. }))
     }
 
     /// Whether it may hold addresses that no pod has.
@@ -173,7 +173,7 @@ impl PeerSet {
     }
 
     /// The peers that select remote sets. Such peers have no named ports.
-    pub(super) fn reaching(&self, families: &Families) -> BTreeSet<PodPeer> {
+    pub(super) fn reaching(&self, families: &LabelFamilies) -> BTreeSet<PodPeer> {
         match &self.of {
             PeersOf::Addresses(pods) => pods.iter().filter(|peer| peer.reaches_remote(families)).cloned().collect(),
             PeersOf::Excluded { base, variants: _ } => {
@@ -202,10 +202,11 @@ impl PeerSet {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
             PeersOf::Outside => vec![],
-            PeersOf::Decided(Decided {
-                of: DecidedBy::Base(_) | DecidedBy::Own(..) | DecidedBy::Learned(..), ..
+            PeersOf::Decided(DecisionSet {
+                of: DecidedBy::Base(_) | DecidedBy::Own(..) | DecidedBy::Learned(..),
+                ..
             }) => Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect(),
-            PeersOf::Endpoints(_) | PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(..), .. }) => {
+            PeersOf::Endpoints(_) | PeersOf::Decided(DecisionSet { of: DecidedBy::NamedPorts(..), .. }) => {
                 let first = endpoint_key(address, Protocol::Tcp, 0);
                 let of_address = |key: &Key| matches!(key, Key::Three(a, ..) if *a == Datum::from(address));
                 elements.starting_at(first).map(|(key, _)| key).take_while(of_address).collect()

@@ -27,17 +27,17 @@ use other_end::LearnedName;
 use placement::{PlacedRule, PortedRule, place, segments};
 
 pub(super) use networks::{AddressRange, networks_of_base, networks_of_segment};
-pub(super) use other_end::{End, NodesByAddress, nodes_by_address};
+pub(super) use other_end::{NodesByAddress, PeerEnd, nodes_by_address};
 
 /// A cluster policy that selects the pods of a program.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Selecting {
+pub(super) struct SelectingTierPolicy {
     pub(super) policy: Arc<ClusterPolicy>,
     /// Whether it certainly selects them: the labels of their namespace are known.
     pub(super) certain: bool,
 }
 
-impl Selecting {
+impl SelectingTierPolicy {
     /// Whether any rule of the direction can match.
     pub(super) fn decides(&self, direction: Direction) -> bool {
         let matches_something = |rule: &ClusterRule| match (&rule.peers, &rule.ports) {
@@ -83,22 +83,22 @@ pub(super) fn denies_unknown_at_own_node(state: &ClusterState) -> bool {
 
 /// The decision of a tier about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(super) enum Decision {
+pub(super) enum TierDecision {
     Deny,
     Accept,
     /// A rule passes the flow to the next tier, or no rule matches.
     Pass,
 }
 
-impl Decision {
-    pub(super) const ALL: [Decision; 3] = [Decision::Deny, Decision::Accept, Decision::Pass];
+impl TierDecision {
+    pub(super) const ALL: [TierDecision; 3] = [TierDecision::Deny, TierDecision::Accept, TierDecision::Pass];
 }
 
 /// The decision, if Accept and Pass may lead to the same chain.
-pub(super) fn normal(decision: Decision, only_denies: bool) -> Decision {
+pub(super) fn normal(decision: TierDecision, only_denies: bool) -> TierDecision {
     match decision {
-        Decision::Accept if only_denies => Decision::Pass,
-        Decision::Accept | Decision::Deny | Decision::Pass => decision,
+        TierDecision::Accept if only_denies => TierDecision::Pass,
+        TierDecision::Accept | TierDecision::Deny | TierDecision::Pass => decision,
     }
 }
 
@@ -119,7 +119,7 @@ struct Word(Protocol);
 
 impl Serialize for Word {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0.word())
+        serializer.serialize_str(self.0.as_str())
     }
 }
 
@@ -218,13 +218,13 @@ impl TierRules {
     /// `named` are the named ports that the pods of the program resolve, for ingress.
     pub(super) fn of(
         direction: Direction,
-        policies: &[Selecting],
+        policies: &[SelectingTierPolicy],
         named: &NamedPorts,
         ends: OtherEnds<'_>,
     ) -> TierRules {
         let mut placed: Vec<PlacedRule> = Vec::new();
         let mut base: Vec<Arc<OrderedRule>> = Vec::new();
-        'policies: for Selecting { policy, certain } in policies {
+        'policies: for SelectingTierPolicy { policy, certain } in policies {
             for rule in policy.rules(direction) {
                 for PortedRule { rule, spans } in place(direction, policy, *certain, rule, named, ends) {
                     match spans {
@@ -300,8 +300,8 @@ impl TierRules {
     pub(super) fn decisions_at_named_ports(
         &self,
         named: &BTreeSet<(Arc<str>, Protocol)>,
-        end: &End<'_>,
-    ) -> BTreeMap<(Protocol, u16), Decision> {
+        end: &PeerEnd<'_>,
+    ) -> BTreeMap<(Protocol, u16), TierDecision> {
         let resolved = named.iter().filter_map(|(name, protocol)| Some((*protocol, end.resolve(name, *protocol)?)));
         let decided = resolved.filter_map(|(protocol, port)| {
             let own = self.own_at(protocol, port);
@@ -327,25 +327,25 @@ impl OrderedRule {
     }
 
     /// Whether it can lead to the decision.
-    pub(super) fn may_lead_to(&self, decision: Decision, only_denies: bool) -> bool {
+    pub(super) fn may_lead_to(&self, decision: TierDecision, only_denies: bool) -> bool {
         match (decision, self.action) {
             // A rule for Pass denies where it is not known whether it matches.
-            (Decision::Deny, RuleAction::Deny) | (Decision::Pass, RuleAction::Pass) => true,
-            (Decision::Deny, RuleAction::Pass) => self.depends_on_holder(),
-            (Decision::Accept, RuleAction::Accept) => !only_denies,
-            (Decision::Pass, RuleAction::Accept) => only_denies,
-            (Decision::Deny, RuleAction::Accept)
-            | (Decision::Accept, RuleAction::Deny | RuleAction::Pass)
-            | (Decision::Pass, RuleAction::Deny) => false,
+            (TierDecision::Deny, RuleAction::Deny) | (TierDecision::Pass, RuleAction::Pass) => true,
+            (TierDecision::Deny, RuleAction::Pass) => self.depends_on_holder(),
+            (TierDecision::Accept, RuleAction::Accept) => !only_denies,
+            (TierDecision::Pass, RuleAction::Accept) => only_denies,
+            (TierDecision::Deny, RuleAction::Accept)
+            | (TierDecision::Accept, RuleAction::Deny | RuleAction::Pass)
+            | (TierDecision::Pass, RuleAction::Deny) => false,
         }
     }
 
     /// The decision where it matches.
-    pub(super) fn decision(&self) -> Decision {
+    pub(super) fn decision(&self) -> TierDecision {
         match self.action {
-            RuleAction::Accept => Decision::Accept,
-            RuleAction::Deny => Decision::Deny,
-            RuleAction::Pass => Decision::Pass,
+            RuleAction::Accept => TierDecision::Accept,
+            RuleAction::Deny => TierDecision::Deny,
+            RuleAction::Pass => TierDecision::Pass,
         }
     }
 
@@ -374,18 +374,18 @@ impl OrderedRule {
     }
 
     /// `None` if it does not match.
-    fn decide(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Option<Decision> {
+    fn decide(&self, end: &PeerEnd<'_>, port: Option<(Protocol, u16)>) -> Option<TierDecision> {
         match (self.action, self.selection(end, port)) {
             (_, Selection::No) | (RuleAction::Accept, Selection::Unknown) => None,
-            (RuleAction::Accept, Selection::Yes) => Some(Decision::Accept),
-            (RuleAction::Pass, Selection::Yes) => Some(Decision::Pass),
+            (RuleAction::Accept, Selection::Yes) => Some(TierDecision::Accept),
+            (RuleAction::Pass, Selection::Yes) => Some(TierDecision::Pass),
             (RuleAction::Deny, Selection::Yes | Selection::Unknown) | (RuleAction::Pass, Selection::Unknown) => {
-                Some(Decision::Deny)
+                Some(TierDecision::Deny)
             }
         }
     }
 
-    fn selection(&self, end: &End<'_>, port: Option<(Protocol, u16)>) -> Selection {
+    fn selection(&self, end: &PeerEnd<'_>, port: Option<(Protocol, u16)>) -> Selection {
         let at_port = match &self.named {
             None => Selection::Yes,
             Some((name, word)) => end.selection_by_port(name, word.0, port),
@@ -399,13 +399,13 @@ impl OrderedRule {
 pub(super) fn decide(
     base: &BaseRules,
     own: &[(usize, Arc<OrderedRule>)],
-    end: &End<'_>,
+    end: &PeerEnd<'_>,
     port: Option<(Protocol, u16)>,
-) -> Decision {
+) -> TierDecision {
     let of_own = own.iter().find_map(|(base_before, rule)| Some((*base_before, rule.decide(end, port)?)));
     let before = of_own.map_or(base.rules.len(), |(base_before, _)| base_before);
     let of_base = base.rules[..before].iter().find_map(|rule| rule.decide(end, port));
-    of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(Decision::Pass)
+    of_base.or(of_own.map(|(_, decision)| decision)).unwrap_or(TierDecision::Pass)
 }
 
 /// The rules of a segment and the base rules, in the order of evaluation.
@@ -422,7 +422,7 @@ fn in_order<'a>(base: &'a BaseRules, own: &'a OwnRules) -> Vec<&'a Arc<OrderedRu
 }
 
 /// Whether any of the rules with ports may match the end.
-pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &End<'_>) -> bool {
+pub(super) fn concern(own: &[(usize, Arc<OrderedRule>)], end: &PeerEnd<'_>) -> bool {
     own.iter().any(|(_, rule)| rule.decide(end, None).is_some())
 }
 
@@ -472,7 +472,7 @@ impl TierPeers {
         !any && pods.is_empty() && nodes.is_empty() && networks.is_empty() && names.is_empty()
     }
 
-    fn selection(&self, end: &End<'_>) -> Selection {
+    fn selection(&self, end: &PeerEnd<'_>) -> Selection {
         let counts = |name: &LearnedName<'_>| name.of_cluster || !self.at_own_node;
         let is_named = || {
             let mut names = end.names.iter().filter(|name| counts(name));

@@ -11,16 +11,17 @@ use std::sync::Arc;
 use nft::{Datum, Key, Protocol};
 
 use super::tier_rules::{
-    Base, Decision, End, NodesByAddress, OrderedRule, OwnRules, TierRules, concern, decide, nodes_by_address, normal,
+    Base, NodesByAddress, OrderedRule, OwnRules, PeerEnd, TierDecision, TierRules, concern, decide, nodes_by_address,
+    normal,
 };
 use super::{address_key, pod_ranges};
 use crate::{ClusterState, Holder};
 
 /// The contents of a set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Decided {
+pub(super) struct DecisionSet {
     pub(super) of: DecidedBy,
-    pub(super) decision: Decision,
+    pub(super) decision: TierDecision,
     /// Accept and Pass lead to the same chain, and count as Pass.
     pub(super) only_denies: bool,
 }
@@ -50,7 +51,7 @@ impl DecidedBy {
     }
 }
 
-impl Decided {
+impl DecisionSet {
     pub(super) fn names_nodes(&self) -> bool {
         // Addresses of nodes only count for some names.
         self.is_learned() || self.of.rules().any(|rule| rule.names_nodes())
@@ -62,11 +63,11 @@ impl Decided {
     }
 
     /// The keys that the set must hold for the address.
-    pub(super) fn keys(&self, end: &End<'_>) -> Vec<Key> {
-        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &End<'_>| {
+    pub(super) fn keys(&self, end: &PeerEnd<'_>) -> Vec<Key> {
+        let decision = |own: &[(usize, Arc<OrderedRule>)], base: &Base, end: &PeerEnd<'_>| {
             normal(decide(base, own, end, None), self.only_denies)
         };
-        let outside = End::outside(end.address);
+        let outside = PeerEnd::outside(end.address);
         let unnamed;
         let end = match &self.of {
             DecidedBy::Base(_) | DecidedBy::Own(..) if end.is_named() => {
@@ -111,7 +112,7 @@ pub(super) struct Candidates<'a> {
     /// Addresses of pods that rules may match whatever they select: some of their labels are unknown.
     unclear: Vec<IpAddr>,
     /// The decisions of base rules, by their digest.
-    of_base: BTreeMap<String, BTreeMap<IpAddr, Decision>>,
+    of_base: BTreeMap<String, BTreeMap<IpAddr, TierDecision>>,
 }
 
 impl<'a> Candidates<'a> {
@@ -128,18 +129,18 @@ impl<'a> Candidates<'a> {
     }
 
     /// The keys of the set.
-    pub(super) fn keys(&mut self, decided: &Decided) -> Vec<(IpAddr, Key)> {
+    pub(super) fn keys(&mut self, decided: &DecisionSet) -> Vec<(IpAddr, Key)> {
         let addresses: BTreeSet<IpAddr> = match &decided.of {
             DecidedBy::Base(base) => {
                 let (state, nodes) = (self.state, &self.nodes);
                 let decide_all = || {
                     let of = |address: &IpAddr| {
-                        (*address, decide(base, &[], &End::of(state, *address, nodes).unnamed(), None))
+                        (*address, decide(base, &[], &PeerEnd::of(state, *address, nodes).unnamed(), None))
                     };
-                    self.held.iter().map(of).collect::<BTreeMap<IpAddr, Decision>>()
+                    self.held.iter().map(of).collect::<BTreeMap<IpAddr, TierDecision>>()
                 };
                 let decisions = self.of_base.entry(base.digest.clone()).or_insert_with(decide_all);
-                let is_held = |decision: Decision| normal(decision, decided.only_denies) == decided.decision;
+                let is_held = |decision: TierDecision| normal(decision, decided.only_denies) == decided.decision;
                 decisions.iter().filter(|(_, decision)| is_held(**decision)).map(|(address, _)| *address).collect()
             }
             DecidedBy::Own(own, _) => self.concerned(own),
@@ -147,7 +148,7 @@ impl<'a> Candidates<'a> {
             DecidedBy::NamedPorts(..) => self.held.clone(),
         };
         let keys = |address: IpAddr| {
-            let keys = decided.keys(&End::of(self.state, address, &self.nodes));
+            let keys = decided.keys(&PeerEnd::of(self.state, address, &self.nodes));
             keys.into_iter().map(move |key| (address, key))
         };
         addresses.into_iter().flat_map(keys).collect()

@@ -6,10 +6,10 @@
 //! port, then by those without ports. The sets are plain ones because the kernel follows each verdict of a map, down to the last chain, whenever it validates rules.
 //!
 //! Unlike the programs of NetworkPolicies, these both allow and deny, so every path ends in an explicit verdict. A
-//! packet that finds none was processed during a commit and is denied, as in every program (see [`super::judging`]).
+//! packet that finds none was processed during a commit and is denied, as in every program (see [`super::dispatch`]).
 
 mod comments;
-mod job;
+mod program_input;
 mod sets;
 
 use std::collections::BTreeSet;
@@ -19,24 +19,24 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Protocol, Rule, Set, Verdict,
 };
 
-use super::audit::{self, Role};
-use super::emit::{Fragment, SharedSet};
-use super::layout::{address_type, denying_chain, fixed, go_on_chain, peer_field};
+use super::audit::{self, AuditRole};
+use super::layout::{address_type, denying_chain, fixed, next_chain, peer_field};
+use super::program_objects::{Fragment, SharedSet};
 use super::reporting::{Cause, denied_for};
 use super::roles::DecidedKind;
 use super::set_contents::{PeerSet, PeersOf};
 use super::tier_rules::{
-    AddressRange, Base, Decision, OrderedRule, OwnRules, TierRules, TierSegment, networks_of_base, networks_of_segment,
-    normal,
+    AddressRange, Base, OrderedRule, OwnRules, TierDecision, TierRules, TierSegment, networks_of_base,
+    networks_of_segment, normal,
 };
-use super::tier_sets::{Decided, DecidedBy};
+use super::tier_sets::{DecidedBy, DecisionSet};
 use super::{Direction, names, own_node};
 use crate::address_ranges::{complement, datum, is_whole_family};
 use comments::{comment, comment_leading, comment_own};
-use job::{JobRules, Purpose};
+use program_input::{JobRules, Purpose};
 use sets::{identity, joined};
 
-pub(super) use job::{Place, TierJob};
+pub(super) use program_input::{ProgramHook, TierJob};
 
 /// Up to this many port spans of a tier are written as rules, which are easy to read.
 const INLINE_SPANS: usize = 4;
@@ -48,9 +48,9 @@ pub(super) fn compile(chain: &Name, job: &TierJob, families: &BTreeSet<Family>) 
     let mut emitter = TierEmitter { families, direction, role, deny, fragment: Fragment::default() };
     let baseline = job.rules(&job.baseline);
     let go_on = match (job.place, role) {
-        (_, Role::Pending) => fixed(audit::WOULD_ALLOW),
-        (Place::Forward, Role::Enforced | Role::Audited) => go_on_chain(direction),
-        (Place::OwnNode, Role::Enforced | Role::Audited) => {
+        (_, AuditRole::Pending) => fixed(audit::WOULD_ALLOW),
+        (ProgramHook::Forward, AuditRole::Enforced | AuditRole::Audited) => next_chain(direction),
+        (ProgramHook::OwnNode, AuditRole::Enforced | AuditRole::Audited) => {
             let (name, chain) = own_node::allowed();
             emitter.fragment.chains.insert(name.clone(), Arc::new(chain));
             name
@@ -92,7 +92,7 @@ impl Targets {
 
 /// Whether a chain looks up learned addresses of domain names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Names {
+enum NameLookup {
     LookedUp,
     /// The chains that lead to it have looked them up.
     Ignored,
@@ -107,7 +107,7 @@ struct TierEmitter<'a> {
     /// Families of this node's pods; nothing is emitted for the other one.
     families: &'a BTreeSet<Family>,
     direction: Direction,
-    role: Role,
+    role: AuditRole,
     /// Where denied flows go.
     deny: Name,
     fragment: Fragment,
@@ -148,10 +148,10 @@ impl TierEmitter<'_> {
     /// The chain that decides about pods which are not known yet. A segment's chain leads to no other chain of the tier,
     /// since the kernel follows at most 16 verdicts in a row.
     fn unknown_chain(&mut self, chain: &Name, tier: &TierRules, targets: &Targets) -> Name {
-        let denies_all = |rule: &Arc<OrderedRule>| rule.is_for_every_address() && rule.decision() == Decision::Deny;
+        let denies_all = |rule: &Arc<OrderedRule>| rule.is_for_every_address() && rule.decision() == TierDecision::Deny;
         match (tier.own_segments().next().is_some(), tier.base.rules().first()) {
             (false, Some(first)) if denies_all(first) => self.deny.clone(),
-            (false, _) => self.base_chain(&tier.base, targets, Names::LookedUp),
+            (false, _) => self.base_chain(&tier.base, targets, NameLookup::LookedUp),
             (true, _) => {
                 let name = names::of_unknown(chain);
                 let rules = self.tier(&name, tier.flattened(), targets);
@@ -171,7 +171,7 @@ impl TierEmitter<'_> {
             rules.extend(self.base_rules(&tier.base, targets));
             return rules;
         }
-        let base = self.base_chain(&tier.base, targets, Names::LookedUp);
+        let base = self.base_chain(&tier.base, targets, NameLookup::LookedUp);
         let to_base = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Goto(base.clone()))]);
         if spans <= INLINE_SPANS {
             for (protocol, segment) in tier.own_segments() {
@@ -218,11 +218,11 @@ impl TierEmitter<'_> {
     }
 
     /// The chain that decides by the base rules.
-    fn base_chain(&mut self, base: &Base, targets: &Targets, learned: Names) -> Name {
+    fn base_chain(&mut self, base: &Base, targets: &Targets, learned: NameLookup) -> Name {
         if base.rules().is_empty() {
             return targets.pass.clone();
         }
-        let looks_up = learned == Names::LookedUp && base.rules().iter().any(|rule| rule.has_domain_names());
+        let looks_up = learned == NameLookup::LookedUp && base.rules().iter().any(|rule| rule.has_domain_names());
         let identity = (&base.digest, targets.accept.as_str(), targets.pass.as_str());
         let hint = comment(base.rules());
         let name = match looks_up {
@@ -240,11 +240,11 @@ impl TierEmitter<'_> {
     /// The chain that decides by a segment's own rules, and then by the base rules.
     fn segment_chain(&mut self, own: &OwnRules, tier: &TierRules, targets: &Targets) -> Name {
         if own.is_empty() {
-            return self.base_chain(&tier.base, targets, Names::LookedUp);
+            return self.base_chain(&tier.base, targets, NameLookup::LookedUp);
         }
         let base = &tier.base_of_segments;
         // The segment's own lookup includes the names of the base rules, which its other rules may precede.
-        let to_base = self.base_chain(base, targets, Names::Ignored);
+        let to_base = self.base_chain(base, targets, NameLookup::Ignored);
         let identity = (own, &base.digest, targets.accept.as_str(), targets.pass.as_str());
         let name = names::tier_judge(self.direction, self.role, &comment_own(own), &identity);
         if !self.fragment.chains.contains_key(&name) {
@@ -261,7 +261,7 @@ impl TierEmitter<'_> {
     fn base_rules(&mut self, base: &Base, targets: &Targets) -> Vec<Rule> {
         let only_denies = targets.only_denies();
         let for_every_address = base.rules().iter().find(|rule| rule.is_for_every_address());
-        let outside = normal(for_every_address.map_or(Decision::Pass, |rule| rule.decision()), only_denies);
+        let outside = normal(for_every_address.map_or(TierDecision::Pass, |rule| rule.decision()), only_denies);
         let mut found = Vec::new();
         let ranges = |family| -> Vec<AddressRange> {
             let ranges = networks_of_base(base, family).into_iter();
@@ -354,8 +354,14 @@ impl TierEmitter<'_> {
         let matches = match is_whole_family(&rest, family) {
             true => Match::Family(family),
             false => {
-                let name =
-                    names::decided_set(family, DecidedKind::Rest, Decision::Pass, only_denies, "rest", &identity(of));
+                let name = names::decided_set(
+                    family,
+                    DecidedKind::Rest,
+                    TierDecision::Pass,
+                    only_denies,
+                    "rest",
+                    &identity(of),
+                );
                 let set = self.intervals(name, family, "addresses that only rules without ports decide", &rest);
                 Match::InSet { fields: vec![peer_field(self.direction, family)], set }
             }
@@ -373,15 +379,15 @@ impl TierEmitter<'_> {
             return vec![];
         }
         let only_denies = targets.only_denies();
-        let decision = normal(Decision::Accept, only_denies);
+        let decision = normal(TierDecision::Accept, only_denies);
         let mut rules = Vec::new();
         for &family in self.families {
             let name = names::decided_set(family, DecidedKind::Learned, decision, only_denies, &about, &identity(&of));
-            let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
+            let of = PeersOf::Decided(DecisionSet { of: of.clone(), decision, only_denies });
             let fill = |set| SharedSet { set, peers: Some(PeerSet { family, of }) };
             let set = self.shared(name, &format!("learned for {about}"), &[address_type(family)], fill);
             let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
-            rules.push(self.goes_to(Decision::Accept, matches, targets).commented(&about));
+            rules.push(self.goes_to(TierDecision::Accept, matches, targets).commented(&about));
         }
         rules
     }
@@ -392,13 +398,13 @@ impl TierEmitter<'_> {
         family: Family,
         of: &DecidedBy,
         only_denies: bool,
-        is_possible: impl Fn(Decision) -> bool,
+        is_possible: impl Fn(TierDecision) -> bool,
         targets: &Targets,
     ) -> DecidedRules {
         let mut found = DecidedRules { rules: vec![], denied: None };
-        for decision in Decision::ALL.into_iter().filter(|decision| is_possible(*decision)) {
+        for decision in TierDecision::ALL.into_iter().filter(|decision| is_possible(*decision)) {
             let set = self.decided_set(family, of, decision, only_denies);
-            if decision == Decision::Deny {
+            if decision == TierDecision::Deny {
                 found.denied = Some(set.clone());
             }
             let matches = vec![Match::InSet { fields: vec![peer_field(self.direction, family)], set }];
@@ -419,7 +425,7 @@ impl TierEmitter<'_> {
     ) -> Vec<Rule> {
         let field = peer_field(self.direction, family);
         let mut found = Vec::new();
-        for decision in Decision::ALL {
+        for decision in TierDecision::ALL {
             let ranges: Vec<(Datum, Datum)> = joined(networks, decision)
                 .into_iter()
                 .map(|(first, last)| (datum(first, family), datum(last, family)))
@@ -434,7 +440,7 @@ impl TierEmitter<'_> {
                     vec![Match::InSet { fields: vec![field], set }]
                 }
             };
-            if let (Decision::Accept, Some(denied)) = (decision, &denied) {
+            if let (TierDecision::Accept, Some(denied)) = (decision, &denied) {
                 matches.push(Match::NotInSet { fields: vec![field], set: denied.clone() });
             }
             let rule = self.goes_to(decision, matches, targets);
@@ -443,11 +449,11 @@ impl TierEmitter<'_> {
         found
     }
 
-    fn goes_to(&self, decision: Decision, matches: Vec<Match>, targets: &Targets) -> Rule {
+    fn goes_to(&self, decision: TierDecision, matches: Vec<Match>, targets: &Targets) -> Rule {
         let target = match decision {
-            Decision::Deny => self.deny.clone(),
-            Decision::Accept => targets.accept.clone(),
-            Decision::Pass => targets.pass.clone(),
+            TierDecision::Deny => self.deny.clone(),
+            TierDecision::Accept => targets.accept.clone(),
+            TierDecision::Pass => targets.pass.clone(),
         };
         Rule::new(matches, vec![Action::Verdict(Verdict::Goto(target))])
     }
@@ -467,8 +473,8 @@ impl TierEmitter<'_> {
             for (direction, fields) in [(nft::ConntrackDirection::Original, to), (nft::ConntrackDirection::Reply, from)]
             {
                 // An entry that moves from Pass to Deny during a commit is looked up again.
-                for decision in [Decision::Deny, Decision::Accept, Decision::Pass, Decision::Deny] {
-                    if decision == Decision::Accept && targets.only_denies() {
+                for decision in [TierDecision::Deny, TierDecision::Accept, TierDecision::Pass, TierDecision::Deny] {
+                    if decision == TierDecision::Accept && targets.only_denies() {
                         continue;
                     }
                     let set = self.named_set(family, tier, decision, targets.only_denies());

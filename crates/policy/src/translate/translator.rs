@@ -11,19 +11,19 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::{Family, Hook, InterfaceName, Name, Ruleset};
 
-use super::audit::Role;
+use super::audit::AuditRole;
 use super::edge::{self, EdgeHook, PodPort};
-use super::frame::{Frame, Judge, discard, dispatch};
-use super::job::Job;
+use super::frame::{FrameInput, Judge, discard, dispatch};
 use super::layout::{Layout, deny_chain, end_chain};
+use super::program_job::Job;
 use super::programs::{ProgramJob, Programs};
 use super::set_capacity::make_room;
 use super::tier_rules::denies_unknown_at_own_node;
-use super::tiers::{Place, TierJob};
-use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, related, tunnels, unknown};
-use crate::state::changed::ChangedAddress;
+use super::tiers::{ProgramHook, TierJob};
+use super::{Direction, DraftRuleset, Revocations, Translation, bridge_ports, icmp_errors, tunnels, unknown_addresses};
+use crate::state::delta::ChangedAddress;
 use crate::{
-    Changed, ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, Tier,
+    ClusterState, Diagnostic, DirtySet, Enforcement, Holder, NodeRanges, ObjectName, Pod, Selection, StateDelta, Tier,
 };
 
 /// An incremental translation of the state. It starts empty; [`Translator::begin`] does the initial translation.
@@ -41,7 +41,7 @@ pub struct Translator {
     node_ranges: Option<Vec<IpNet>>,
     diagnostics: Arc<[Diagnostic]>,
     /// `None` until the initial translation.
-    frame: Option<Frame>,
+    frame: Option<FrameInput>,
     /// Pods of the node that have an address.
     locals: BTreeMap<ObjectName, Local>,
     on_node: BTreeMap<IpAddr, OnNode>,
@@ -101,7 +101,7 @@ struct DirtyPods {
 impl Translator {
     /// For the node of this name, which is the pods' `spec.nodeName`. The ruleset is empty until [`Translator::begin`].
     pub fn new(node: &str, layout: Layout) -> Translator {
-        let empty = Frame { families: BTreeSet::new(), audited: false, pending: false };
+        let empty = FrameInput { families: BTreeSet::new(), audited: false, pending: false };
         Translator {
             node: node.into(),
             ruleset: empty.ruleset(&layout),
@@ -154,11 +154,11 @@ impl Translator {
 
     /// Applies the delta since the last call. `state` is the state after the changes. `changed` must contain all
     /// changes, and may contain more.
-    pub fn update(&mut self, state: &ClusterState, changed: &Changed) {
+    pub fn update(&mut self, state: &ClusterState, changed: &StateDelta) {
         if !self.has_begun() {
             return self.begin(state);
         }
-        self.programs.follow(&mut self.ruleset.sets, state, changed);
+        self.programs.update(&mut self.ruleset.sets, state, changed);
         if changed.nodes {
             self.node_ranges = node_ranges(state);
             tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
@@ -189,7 +189,7 @@ impl Translator {
     }
 
     /// The pods and addresses of this node that a delta affects.
-    fn dirty(&self, state: &ClusterState, changed: &Changed) -> DirtyPods {
+    fn dirty(&self, state: &ClusterState, changed: &StateDelta) -> DirtyPods {
         let is_local = |name: &ObjectName| state.pod(name).is_some_and(|pod| state.is_local(pod, &self.node));
         let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
         let mut dirty = DirtyPods { attachments: changed.attachments, ..DirtyPods::default() };
@@ -333,7 +333,7 @@ impl Translator {
                 assign(ProgramJob::Tiers(job))
             });
         // A pending program evaluates the audited NetworkPolicies, too.
-        let policies = policies.filter(|job| job.role == Role::Enforced || pending.is_none());
+        let policies = policies.filter(|job| job.role == AuditRole::Enforced || pending.is_none());
         let policies = policies.map(|job| (job.role, assign(ProgramJob::Policies(job))));
         // A program of cluster policies leads to that of the NetworkPolicies. At the forward hook an unreadable pod is
         // denied everything.
@@ -348,9 +348,9 @@ impl Translator {
                 chain: assign(ProgramJob::Tiers(job)),
             })
             .collect();
-        if judges.iter().all(|judge| judge.place != Place::Forward) {
+        if judges.iter().all(|judge| judge.place != ProgramHook::Forward) {
             judges.extend(policies.map(|(role, chain)| Judge {
-                place: Place::Forward,
+                place: ProgramHook::Forward,
                 direction,
                 enforcement: role.enforcement(),
                 chain,
@@ -359,14 +359,14 @@ impl Translator {
         local.judges.extend(judges);
     }
 
-    fn wanted_frame(&self) -> Frame {
+    fn wanted_frame(&self) -> FrameInput {
         let (first, last) = (self.on_node.first_key_value(), self.on_node.last_key_value());
         // IPv4 addresses sort before IPv6 addresses.
         let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
-        Frame {
-            families: of_pods.chain(unknown::families(&self.layout)).collect(),
-            audited: self.programs.has(Role::Audited),
-            pending: self.programs.has(Role::Pending),
+        FrameInput {
+            families: of_pods.chain(unknown_addresses::families(&self.layout)).collect(),
+            audited: self.programs.has(AuditRole::Audited),
+            pending: self.programs.has(AuditRole::Pending),
         }
     }
 
@@ -383,12 +383,13 @@ impl Translator {
                     direction,
                     enforcement: Enforcement::Enforce,
                     chain: match self.unknown_pods.reach_themselves {
-                        true => end_chain(direction, Role::Enforced),
+                        true => end_chain(direction, AuditRole::Enforced),
                         false => deny_chain(direction),
                     },
                 };
-                let forwarded = Direction::BOTH.map(|direction| deny(Place::Forward, direction));
-                let at_own_node = self.unknown_pods.denied_at_own_node.then(|| deny(Place::OwnNode, Direction::Egress));
+                let forwarded = Direction::BOTH.map(|direction| deny(ProgramHook::Forward, direction));
+                let at_own_node =
+                    self.unknown_pods.denied_at_own_node.then(|| deny(ProgramHook::OwnNode, Direction::Egress));
                 (format!("{pod}, not known yet"), forwarded.into_iter().chain(at_own_node).collect())
             }
             None => (String::new(), vec![]),
@@ -430,7 +431,7 @@ impl Translator {
     fn place_unchecked_pods(&mut self) {
         let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
         let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
-        related::place_unchecked_pods(&mut self.ruleset, &unchecked);
+        icmp_errors::place_unchecked_pods(&mut self.ruleset, &unchecked);
     }
 
     /// Updates the part of the interface check in the table of family `inet`.

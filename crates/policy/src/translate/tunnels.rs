@@ -18,7 +18,7 @@ use nft::{
 };
 
 use super::Direction;
-use super::judging::{SOURCE_ROUTE, has_options};
+use super::dispatch::{SOURCE_ROUTE, has_options};
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use super::roles::SetRole;
@@ -212,7 +212,7 @@ pub(super) fn forward_rules(ruleset: &Ruleset) -> Vec<Rule> {
 }
 
 /// Rules for flows that are accepted without an approval.
-pub(super) struct Unapproved {
+pub(super) struct UnapprovedRules {
     pub(super) over_udp: Rule,
     /// For protocols other than TCP and UDP.
     pub(super) others: Vec<Rule>,
@@ -224,13 +224,13 @@ pub(super) struct Unapproved {
 ///
 /// The pod whose program of the direction allows the flow is its source (egress) or its destination (ingress), and
 /// sends to the port of the other end. Packets from the other end go to the pod, which is not a node.
-pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Option<Unapproved> {
+pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Option<UnapprovedRules> {
     let over_udp = match direction {
         Direction::Egress => over_udp(ruleset, Match::FlowPort, Field::FlowPort, Verdict::Accept)?,
         Direction::Ingress => over_udp(ruleset, Match::FlowSourcePort, Field::FlowSourcePort, Verdict::Accept)?,
     };
     let others = [vec![error_rule()], rules_of_wrappers(Verdict::Accept)].concat();
-    Some(Unapproved { over_udp, others })
+    Some(UnapprovedRules { over_udp, others })
 }
 
 /// Accepts without an approval packets for which rules see another protocol than that of their flow, and so no port

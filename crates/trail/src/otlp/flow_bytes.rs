@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{end, number, scope, text, transport};
 use crate::loki::{SERVICE_NAME, gzip};
-use crate::settlement::TrailRecord;
+use crate::window_lines::TrailRecord;
 
 /// Request path.
 pub const METRICS_PATH: &str = "/v1/metrics";
@@ -39,7 +39,7 @@ enum FlowDirection {
 }
 
 impl FlowDirection {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             FlowDirection::Request => "request",
             FlowDirection::Response => "response",
@@ -175,7 +175,7 @@ fn attributes(key: &SeriesKey) -> Vec<Value> {
     end(&mut attributes, "dst", destination);
     attributes.push(text("transport", &transport(*protocol)));
     attributes.extend(port.map(|port| number("server.port", u64::from(port))));
-    attributes.push(text("direction", direction.word()));
+    attributes.push(text("direction", direction.as_str()));
     attributes
 }
 

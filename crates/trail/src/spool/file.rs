@@ -37,7 +37,7 @@ fn temporary_name(folder: &Path, sequence: u64) -> PathBuf {
 }
 
 /// Content of a spool's folder.
-pub(super) struct Listing {
+pub(super) struct SpoolContents {
     /// Sequence numbers of the batches, ascending.
     pub(super) sequences: Vec<u64>,
     /// The first number above those of all batches, and of folders with such a name, which a batch cannot replace.
@@ -45,8 +45,8 @@ pub(super) struct Listing {
 }
 
 /// Lists the batches, which are regular files. Removes temporary files of interrupted writes.
-pub(super) fn list(folder: &Path) -> io::Result<Listing> {
-    let mut listing = Listing { sequences: Vec::new(), next: 1 };
+pub(super) fn list(folder: &Path) -> io::Result<SpoolContents> {
+    let mut listing = SpoolContents { sequences: Vec::new(), next: 1 };
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();

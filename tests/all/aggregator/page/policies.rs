@@ -82,7 +82,7 @@ fn page_compares_observed_edges_with_policies() {
     let served = Served::start_with(&GeneratedCluster::shop(), &arguments, 6);
     let own = format!("host: localhost:{}\r\n", served.page.port());
     let json = |path: &str| -> Value {
-        let (status, _, body) = served.ask("GET", path, &own);
+        let (status, _, body) = served.request("GET", path, &own);
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(body.trim()).unwrap()
     };
@@ -125,8 +125,8 @@ fn page_compares_observed_edges_with_policies() {
         page = format!("&page={next}");
     }
     assert_eq!(names.len(), 13);
-    assert_eq!(served.ask("GET", "/v1/edges?page=0", &own).0, 410);
-    assert_eq!(served.ask("GET", "/v1/edges?declared=perhaps", &own).0, 400);
+    assert_eq!(served.request("GET", "/v1/edges?page=0", &own).0, 410);
+    assert_eq!(served.request("GET", "/v1/edges?declared=perhaps", &own).0, 400);
     let unseen = json("/v1/edges/unseen");
     let [only] = &**unseen["edges"].as_array().unwrap() else { panic!("{unseen}") };
     assert_eq!((&only["source"], &only["destination"]), (&"shop/worker".into(), &"shop/api".into()));

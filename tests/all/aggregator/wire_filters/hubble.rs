@@ -7,7 +7,7 @@ use tests::grpc_bytes::{FieldValue, Fields, Writer};
 use tests::hubble_client::{FLOW_FILTER, FlowAnswer, FlowsRequest, HubbleClient, ProtocolTime};
 
 use super::criteria::{Coverage, Criteria, DrawnFilter};
-use super::traffic::{Random, Reported, Traffic};
+use super::traffic::{Random, ReportingSides, Traffic};
 use super::{NOT_SERVED, SETS};
 
 /// A flow as Hubble shows it.
@@ -129,15 +129,15 @@ impl HubbleView<'_> {
         let (unknown, ingress, egress) = (0, 1, 2);
         let strict = |verdict: TraceVerdict| matches!(verdict, TraceVerdict::Denied | TraceVerdict::WouldDeny);
         match self.traffic.reported {
-            Reported::Neither => unknown,
-            Reported::Source => egress,
-            Reported::Destination => ingress,
-            Reported::Apart => {
+            ReportingSides::Neither => unknown,
+            ReportingSides::Source => egress,
+            ReportingSides::Destination => ingress,
+            ReportingSides::Apart => {
                 let (source, destination) =
                     (self.traffic.source_verdict().unwrap(), self.traffic.destination_verdict().unwrap());
                 if source > destination { egress } else { ingress }
             }
-            Reported::Together => {
+            ReportingSides::Together => {
                 let key = self.traffic.key();
                 if strict(key.egress.verdict) && !strict(key.ingress.verdict) { egress } else { ingress }
             }

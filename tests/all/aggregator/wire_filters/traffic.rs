@@ -36,7 +36,7 @@ impl Random {
 
 /// Which sides of a connection agents report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reported {
+pub(crate) enum ReportingSides {
     Source,
     Destination,
     /// By two nodes.
@@ -50,7 +50,7 @@ pub(crate) enum Reported {
 /// Connections of one key in one window.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    pub(crate) reported: Reported,
+    pub(crate) reported: ReportingSides,
     /// Report of the source's node, or the only one.
     pub(crate) first: FlowRecord,
     /// Report of the destination's node about connections that two nodes report.
@@ -72,15 +72,17 @@ impl Traffic {
 
     pub(crate) fn source_verdict(&self) -> Option<FlowVerdict> {
         match self.reported {
-            Reported::Source | Reported::Apart | Reported::Together => Some(self.first.key.verdict),
-            Reported::Destination | Reported::Neither => None,
+            ReportingSides::Source | ReportingSides::Apart | ReportingSides::Together => Some(self.first.key.verdict),
+            ReportingSides::Destination | ReportingSides::Neither => None,
         }
     }
 
     pub(crate) fn destination_verdict(&self) -> Option<FlowVerdict> {
         match self.reported {
-            Reported::Destination | Reported::Apart | Reported::Together => Some(self.last_record().key.verdict),
-            Reported::Source | Reported::Neither => None,
+            ReportingSides::Destination | ReportingSides::Apart | ReportingSides::Together => {
+                Some(self.last_record().key.verdict)
+            }
+            ReportingSides::Source | ReportingSides::Neither => None,
         }
     }
 
@@ -103,28 +105,28 @@ fn traffic(random: &mut Random, number: usize, newest: Timestamp) -> Traffic {
     let (source, destination) = (end(random, &service), end(random, &service));
     let are_pods = [&source, &destination].map(|end| end.kind == EndpointKind::Pod);
     let mut reported = match are_pods {
-        _ if random.chance(6) => Reported::Neither,
+        _ if random.chance(6) => ReportingSides::Neither,
         [true, true] => random.pick(&[
-            Reported::Source,
-            Reported::Destination,
-            Reported::Apart,
-            Reported::Apart,
-            Reported::Together,
+            ReportingSides::Source,
+            ReportingSides::Destination,
+            ReportingSides::Apart,
+            ReportingSides::Apart,
+            ReportingSides::Together,
         ]),
-        [true, false] => Reported::Source,
-        [false, true] => Reported::Destination,
-        [false, false] => Reported::Neither,
+        [true, false] => ReportingSides::Source,
+        [false, true] => ReportingSides::Destination,
+        [false, false] => ReportingSides::Neither,
     };
     let (egress, ingress) = match reported {
-        Reported::Neither => (not_a_pod(), not_a_pod()),
-        Reported::Source | Reported::Destination | Reported::Apart | Reported::Together => {
+        ReportingSides::Neither => (not_a_pod(), not_a_pod()),
+        ReportingSides::Source | ReportingSides::Destination | ReportingSides::Apart | ReportingSides::Together => {
             (side(random, are_pods[0]), side(random, are_pods[1]))
         }
     };
     let (at_source, at_destination) = (verdict_of(&egress), verdict_of(&ingress));
     // Packets denied at the source never reach the destination.
-    if reported == Reported::Apart && at_source == FlowVerdict::Denied {
-        reported = Reported::Source;
+    if reported == ReportingSides::Apart && at_source == FlowVerdict::Denied {
+        reported = ReportingSides::Source;
     }
     let protocol = random.pick(&[1, 6, 6, 6, 17, 58, 132, 47]);
     let has_port = matches!(protocol, 6 | 17 | 132) && random.chance(90);
@@ -147,13 +149,13 @@ fn traffic(random: &mut Random, number: usize, newest: Timestamp) -> Traffic {
         port: 80,
     });
     let (first, second) = match reported {
-        Reported::Source => (at_node([true, false], at_source, client), None),
-        Reported::Destination => (at_node([false, true], at_destination, None), None),
-        Reported::Together => (at_node([true, true], at_source.max(at_destination), client), None),
-        Reported::Apart => {
+        ReportingSides::Source => (at_node([true, false], at_source, client), None),
+        ReportingSides::Destination => (at_node([false, true], at_destination, None), None),
+        ReportingSides::Together => (at_node([true, true], at_source.max(at_destination), client), None),
+        ReportingSides::Apart => {
             (at_node([true, false], at_source, client), Some(at_node([false, true], at_destination, None)))
         }
-        Reported::Neither => {
+        ReportingSides::Neither => {
             let cause = random.pick(&["forged-source", "unknown-address", "tunnel", "other-protocol", "stray"]);
             let key = at_node([false, false], FlowVerdict::Denied, None);
             (FlowKey { drop_cause: Some(cause.into()), ..key }, None)

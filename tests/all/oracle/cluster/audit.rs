@@ -37,7 +37,7 @@ fn audited_policies_change_no_verdict() {
         let accept = cluster_policy("c", "Admin", 3, json!({"egress": [about("Accept", "to", "cache")]}));
         let world = cluster([], [first, deny, accept]);
         assert_eq!(decided(&world, DB), (Denied, rule(PolicyTier::Admin, 1, 0)));
-        assert!(ask(&world, WEB, CACHE, TCP, 80).passes() && ask(&world, WEB, OTHER, TCP, 80).passes());
+        assert!(judge_flow(&world, WEB, CACHE, TCP, 80).passes() && judge_flow(&world, WEB, OTHER, TCP, 80).passes());
     }
 }
 

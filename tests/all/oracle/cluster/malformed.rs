@@ -129,7 +129,7 @@ fn damaged(damage: fn(&mut Value)) -> [[Side; 3]; 3] {
         let mut policy = cluster_policy("policy", "Baseline", 10, json!({"egress": [everyone(action, "to")]}));
         damage(&mut policy);
         let world = cluster([], [policy]);
-        [to(&world, CACHE), to(&world, OUTSIDE), ask(&world, OTHER, CACHE, TCP, 80).egress]
+        [to(&world, CACHE), to(&world, OUTSIDE), judge_flow(&world, OTHER, CACHE, TCP, 80).egress]
     })
 }
 
@@ -204,7 +204,7 @@ fn unreadable_spec_denies_everything() {
         policy["spec"] = spec;
         let world = cluster([], [policy]);
         assert_eq!([to(&world, DB), from(&world, DB), from(&world, OUTSIDE)], [Denied; 3]);
-        assert_eq!(ask(&world, OTHER, CACHE, TCP, 80).egress, Denied);
+        assert_eq!(judge_flow(&world, OTHER, CACHE, TCP, 80).egress, Denied);
     }
 }
 
@@ -213,6 +213,6 @@ fn rules_that_are_no_list_deny_everything() {
     for rules in [json!({}), json!("all"), json!(true)] {
         let world = cluster([], [cluster_policy("policy", "Baseline", 10, json!({"egress": rules}))]);
         assert_eq!([to(&world, DB), to(&world, OUTSIDE), from(&world, DB)], [Denied, Denied, NotIsolated]);
-        assert_eq!(ask(&world, OTHER, CACHE, TCP, 80).egress, NotIsolated);
+        assert_eq!(judge_flow(&world, OTHER, CACHE, TCP, 80).egress, NotIsolated);
     }
 }

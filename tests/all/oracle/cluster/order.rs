@@ -62,7 +62,7 @@ fn first_matching_rule_decides() {
 #[test]
 fn cluster_policies_decide_hairpin_flows() {
     let itself = |world: &World| {
-        let Judgement { egress, ingress, itself } = ask(world, WEB, WEB, TCP, 80);
+        let Judgement { egress, ingress, itself } = judge_flow(world, WEB, WEB, TCP, 80);
         assert!(itself);
         [egress, ingress]
     };
@@ -81,7 +81,7 @@ fn cluster_policies_decide_hairpin_flows() {
 #[test]
 fn directions_are_decided_separately() {
     let accept = cluster([ingress(json!([]))], [admin_egress(json!([everyone("Accept", "to")]))]);
-    let judgement = ask(&accept, CACHE, WEB, TCP, 80);
+    let judgement = judge_flow(&accept, CACHE, WEB, TCP, 80);
     assert_eq!(judgement, Judgement { egress: Allowed, ingress: Denied, itself: false });
     assert!(!judgement.passes());
     assert_eq!(from(&accept, OTHER), Denied);
@@ -100,5 +100,5 @@ fn baseline_is_for_pods_without_network_policy() {
     // The NetworkPolicy selects `web` for ingress only.
     let world = cluster([ingress(json!([{"from": [{"podSelector": {}}]}]))], [baseline]);
     assert_eq!([from(&world, CACHE), from(&world, OTHER), to(&world, CACHE)], [Allowed, Denied, Denied]);
-    assert_eq!(ask(&world, DB, CACHE, TCP, 80).ingress, Denied);
+    assert_eq!(judge_flow(&world, DB, CACHE, TCP, 80).ingress, Denied);
 }

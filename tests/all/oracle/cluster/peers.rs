@@ -14,7 +14,7 @@ fn with_subject(subject: Value) -> World {
 
 #[test]
 fn subject_is_namespaces_or_pods() {
-    let ingress_of = |subject: Value, pod: &str| ask(&with_subject(subject), CACHE, pod, TCP, 80).ingress;
+    let ingress_of = |subject: Value, pod: &str| judge_flow(&with_subject(subject), CACHE, pod, TCP, 80).ingress;
     let of_other = || json!({"namespaces": {"matchLabels": {"team": "b"}}});
     assert_eq!([ingress_of(of_other(), OTHER), ingress_of(of_other(), WEB)], [Denied, NotIsolated]);
     let webs = || json!({"pods": {"podSelector": {"matchLabels": {"app": "web"}}}});
@@ -30,8 +30,8 @@ fn subject_is_namespaces_or_pods() {
 fn host_network_pods_are_neither_subject_nor_peer() {
     let mut world = with_subject(json!({"namespaces": {}}));
     world.pods.push(pod("proxy", json!({}), json!({"hostNetwork": true}), json!({"podIP": "192.0.2.1"})));
-    assert_eq!(ask(&world, WEB, OUTSIDE, TCP, 80).ingress, NotLocal);
-    assert_eq!(ask(&world, OUTSIDE, WEB, TCP, 80).ingress, NotIsolated);
+    assert_eq!(judge_flow(&world, WEB, OUTSIDE, TCP, 80).ingress, NotLocal);
+    assert_eq!(judge_flow(&world, OUTSIDE, WEB, TCP, 80).ingress, NotIsolated);
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn networks_hold_addresses_of_pods_too() {
     assert_eq!(denied_by(json!({"networks": ["0.0.0.0/0"]})), [CACHE, DB, OTHER, GHOST, OUTSIDE]);
     assert_eq!(denied_by(json!({"networks": ["10.0.0.3/31", "2001:db8::/32"]})), [CACHE, DB]);
     let icmp = cluster([], [admin_egress(json!([{"action": "Deny", "to": [{"networks": ["10.0.0.0/8"]}]}]))]);
-    assert_eq!(ask(&icmp, WEB, DB, Probe::ICMP, None).egress, Denied);
-    assert_eq!(ask(&icmp, "fd00::1", "fd00::3", Probe::ICMPV6, None).egress, NotIsolated);
+    assert_eq!(judge_flow(&icmp, WEB, DB, Probe::ICMP, None).egress, Denied);
+    assert_eq!(judge_flow(&icmp, "fd00::1", "fd00::3", Probe::ICMPV6, None).egress, NotIsolated);
 }
 
 #[test]

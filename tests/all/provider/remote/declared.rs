@@ -1,6 +1,6 @@
 //! Declared edges with pods of other clusters, and their verdicts by `verdict`.
 
-use kit::agent_process::Ended;
+use kit::agent_process::ProgramExit;
 use kit::provider_process::run;
 
 use super::super::EDGES;
@@ -35,7 +35,7 @@ fn lines(remote: &[&str]) -> FollowedTable {
     FollowedTable::Edges(remote.iter().copied().chain(["G data/db"]).map(String::from).collect())
 }
 
-fn verdict(provider: &Provider, source: &str, destination: &str, port: &str) -> Ended {
+fn verdict(provider: &Provider, source: &str, destination: &str, port: &str) -> ProgramExit {
     run(["verdict", source, destination, port, "--from", &provider.url()])
 }
 

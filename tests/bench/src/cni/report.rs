@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::figures::{Figure, Spread};
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{Rounds, Samples, Size};
 
@@ -52,7 +52,7 @@ impl Rounds {
 }
 
 impl CniReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let mut records = Vec::new();
         for cluster in &self.clusters {
             for (name, part) in PARTS {
@@ -62,7 +62,7 @@ impl CniReport {
                 records.extend(lines.map(|(what, figure)| Record::new("cni", (&subject, what), x, (&figure, "ms"))));
             }
         }
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     fn table(&self) -> MarkdownTable {

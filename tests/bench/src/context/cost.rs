@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use context::directory::Settings;
 use context::edges::Form;
 use context::object::WatchedObject;
-use context::tables::Tables;
+use context::published_tables::Tables;
 use feed::Position;
 use identity::{LabelFilter, Space};
 use policy::{Change, Interner};
 
 use super::Size;
-use kit::scale::events::{Happening, Place};
+use kit::scale::events::{EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 
 const START: Position = Position { epoch: 1, seq: 0 };
@@ -26,7 +26,7 @@ pub(super) struct Cost {
     pub(super) edges: f64,
     pub(super) lines: usize,
     pub(super) lines_bytes: usize,
-    pub(super) kinds: BTreeMap<Happening, Vec<Sample>>,
+    pub(super) kinds: BTreeMap<EventKind, Vec<Sample>>,
     /// Deltas of identities when [`TOGETHER`] pods change together.
     pub(super) together: (usize, usize),
     /// Bytes of the same deltas in numeric form.
@@ -72,9 +72,9 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
     let lines = text.iter().filter(|byte| **byte == b'\n').count() - 1;
 
     let mut interner = Interner::new();
-    let mut kinds: BTreeMap<Happening, Vec<Sample>> = BTreeMap::new();
+    let mut kinds: BTreeMap<EventKind, Vec<Sample>> = BTreeMap::new();
     for _ in 0..wanted.events {
-        let mut order = Happening::ALL.to_vec();
+        let mut order = EventKind::ALL.to_vec();
         cluster.shuffle(&mut order);
         for kind in order {
             let change = cluster.happen(kind, Place::Anywhere).change_of(&mut interner);
@@ -84,7 +84,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
         }
     }
     for _ in 0..TOGETHER.min(size.pods) {
-        let change = cluster.happen(Happening::PodRelabelled, Place::Anywhere).change_of(&mut interner);
+        let change = cluster.happen(EventKind::PodRelabelled, Place::Anywhere).change_of(&mut interner);
         tables.apply(change, Instant::now());
     }
     let deltas = tables.take_deltas();

@@ -5,11 +5,11 @@ use std::fmt::{self, Write};
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::machine::Memory;
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::cost::Sample;
 use super::{Run, Runs, Served};
-use kit::scale::events::Happening;
+use kit::scale::events::EventKind;
 
 /// The bars are those of a cluster of this size.
 const BARS_AT_PODS: usize = 100_000;
@@ -54,11 +54,11 @@ impl Runs {
     }
 
     /// A figure of the events of a kind.
-    fn events(&self, kind: Happening, of: impl Fn(&[Sample]) -> f64) -> Figure {
+    fn events(&self, kind: EventKind, of: impl Fn(&[Sample]) -> f64) -> Figure {
         self.figure(|run| of(&run.cost.kinds[&kind]))
     }
 
-    fn kinds(&self) -> impl Iterator<Item = Happening> {
+    fn kinds(&self) -> impl Iterator<Item = EventKind> {
         self.runs[0].cost.kinds.keys().copied()
     }
 
@@ -175,9 +175,9 @@ const ROWS: [(&str, FigureOf); 19] = [
 ];
 
 impl ContextReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let records = self.clusters.iter().flat_map(Runs::records).collect();
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     fn rows(&self) -> MarkdownTable {

@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::super::fed::{feed, until_sent};
 use super::super::figures::{Figure, Spread};
 use super::super::machine::{self, Memory};
-use super::subscribers::{Reading, Subscribers};
+use super::subscribers::{ReadExtent, Subscribers};
 use super::{Served, Size, freshness};
 use kit::fake_api::FakeApi;
 use kit::provider_process::{Provider, free_port};
-use kit::scale::events::{Happening, Place};
+use kit::scale::events::{EventKind, Place};
 use kit::scale::{Cluster, Size as ClusterSize};
 
 /// Deadline with a large margin for the largest cluster and the slowest provider.
@@ -59,7 +59,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     let compressed_bytes = download(provider.address(), IDENTITY, "accept-encoding: gzip\r\n").expect("a baseline");
     let addresses = identity(&provider)["count"].as_u64().expect("a number");
 
-    let subscribers = Subscribers::start(provider.address(), wanted.subscribers, Reading::Everything);
+    let subscribers = Subscribers::start(provider.address(), wanted.subscribers, ReadExtent::Everything);
     provider.until_within(WITHIN, "every subscriber", |provider| {
         (identity(provider)["subscribers"] == wanted.subscribers).then_some(())
     });
@@ -68,7 +68,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     for _ in 0..wanted.deltas {
         subscribers.discard_received();
         let begun = Instant::now();
-        api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
+        api.happen(|cluster| (vec![cluster.happen(EventKind::PodRelabelled, Place::Anywhere)], ()));
         let times = subscribers.first_deltas(WITHIN);
         let after: Vec<f64> = times.iter().map(|time| time.duration_since(begun).as_secs_f64()).collect();
         let spread = Spread::of(after).expect("somebody subscribes");
@@ -78,8 +78,8 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     drop(subscribers);
     let steady = freshness::measure(&api, provider.address(), wanted.steady);
     // The same number of subscribers as in the steady run. The silent ones get deltas that they do not read.
-    let _reading = Subscribers::start(provider.address(), wanted.subscribers - wanted.silent, Reading::Everything);
-    let _silent = Subscribers::start(provider.address(), wanted.silent, Reading::Nothing);
+    let _reading = Subscribers::start(provider.address(), wanted.subscribers - wanted.silent, ReadExtent::Everything);
+    let _silent = Subscribers::start(provider.address(), wanted.silent, ReadExtent::Nothing);
     feed(&api, wanted.storm);
     until_sent(&api);
     let stormed = machine::memory(process);

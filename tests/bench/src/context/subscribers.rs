@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 const REQUEST: &[u8] = b"GET /identity/deltas HTTP/1.0\r\n\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ReadExtent {
     Everything,
     Nothing,
 }
@@ -36,7 +36,7 @@ impl Subscribers {
     ///
     /// # Panics
     /// If one has none.
-    pub(super) fn start(address: SocketAddr, count: usize, reading: Reading) -> Subscribers {
+    pub(super) fn start(address: SocketAddr, count: usize, reading: ReadExtent) -> Subscribers {
         allow_files();
         let (sender, deltas) = channel();
         let (ready, opened) = channel();
@@ -50,7 +50,7 @@ impl Subscribers {
                 }
                 ready.send(()).expect("somebody waits");
                 let mut readers = JoinSet::new();
-                if reading == Reading::Everything {
+                if reading == ReadExtent::Everything {
                     for (number, stream) in streams.drain(..).enumerate() {
                         readers.spawn(read(number, stream, sender.clone()));
                     }

@@ -53,13 +53,13 @@ fn is_full(error: &io::Error) -> bool {
 
 /// An approved flow. One thread owns both ends, so that a datagram needs no context switch: the measured time is the
 /// path through the node, and two system calls.
-pub(super) struct Established {
+pub(super) struct EstablishedFlow {
     client: UdpSocket,
     server: UdpSocket,
 }
 
-impl Established {
-    pub(super) fn open(lab: &Lab) -> Established {
+impl EstablishedFlow {
+    pub(super) fn open(lab: &Lab) -> EstablishedFlow {
         let socket = |own: Ipv4Addr, port: u16| {
             let own = SocketAddr::new(IpAddr::V4(own), port);
             let socket = lab.in_namespace_of(own.ip(), || UdpSocket::bind(own).expect("a socket"));
@@ -68,7 +68,7 @@ impl Established {
         };
         let (client, server) = (socket(CLIENT, 0), socket(SERVER, PORT));
         client.connect((SERVER, PORT)).expect("a connected socket");
-        let established = Established { client, server };
+        let established = EstablishedFlow { client, server };
         established.there_and_back();
         established
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread, median_of};
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{Run, Runs, Sample, Samples, measured_kinds};
-use kit::scale::events::Happening;
+use kit::scale::events::EventKind;
 
 /// The bars are those of a cluster of this size.
 const BARS_AT_PODS: usize = 100_000;
@@ -23,11 +23,11 @@ pub(super) struct EventsReport {
 }
 
 /// The bars of a kind of event: median, and 99th percentile.
-fn bars(kind: Happening) -> (Option<f64>, Option<f64>) {
+fn bars(kind: EventKind) -> (Option<f64>, Option<f64>) {
     if kind.is_of_pod() {
         return (Some(POD_MEDIAN_BELOW_MS), Some(POD_P99_BELOW_MS));
     }
-    let is_of_policy = kind != Happening::NamespaceRelabelled;
+    let is_of_policy = kind != EventKind::NamespaceRelabelled;
     (is_of_policy.then_some(POLICY_MEDIAN_BELOW_MS), None)
 }
 
@@ -43,12 +43,12 @@ struct Figures {
 }
 
 impl Runs {
-    fn samples(&self, kind: Happening) -> impl Iterator<Item = &Samples> {
+    fn samples(&self, kind: EventKind) -> impl Iterator<Item = &Samples> {
         self.runs.iter().filter_map(move |run: &Run| run.get(&kind))
     }
 
     /// `None` if no event of the kind changed the rules.
-    fn changed(&self, kind: Happening) -> Option<Figures> {
+    fn changed(&self, kind: EventKind) -> Option<Figures> {
         let figure = |sample: fn(&Sample) -> f64, part: fn(&Spread) -> f64| {
             let spreads = self.samples(kind).filter_map(|samples| Spread::of(samples.changed.iter().map(sample)));
             Figure::of_any(spreads.map(|spread| part(&spread)))
@@ -67,13 +67,13 @@ impl Runs {
     }
 
     /// The median of the events that changed nothing.
-    fn unchanged(&self, kind: Happening) -> Option<Figure> {
+    fn unchanged(&self, kind: EventKind) -> Option<Figure> {
         let spread = |samples: &Samples| Spread::of(samples.unchanged.iter().map(|took| milliseconds(*took)));
         Figure::of_any(self.samples(kind).filter_map(|samples| Some(spread(samples)?.median)))
     }
 
     /// How many events changed the rules, out of how many, over all runs.
-    fn counts(&self, kind: Happening) -> String {
+    fn counts(&self, kind: EventKind) -> String {
         let changed: usize = self.samples(kind).map(|samples| samples.changed.len()).sum();
         let all: usize = self.samples(kind).map(|samples| samples.changed.len() + samples.unchanged.len()).sum();
         format!("{changed}/{all}")
@@ -111,7 +111,7 @@ impl Runs {
 }
 
 impl EventsReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let mut records = Vec::new();
         for runs in &self.clusters {
             let x = (runs.cluster.pods as f64, "pods");
@@ -127,7 +127,7 @@ impl EventsReport {
                 records.push(of("bare commit of the same operations, median", &figures.floor_median, None));
             }
         }
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     /// How the figures grow with the cluster.

@@ -31,7 +31,7 @@ const BYTES: u64 = 4_000;
 
 /// The records put into rings.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Injected {
+pub(super) struct InjectedRecords {
     pub(super) records: u64,
     /// Each connection once, although both nodes report it.
     pub(super) connections: u64,
@@ -46,7 +46,7 @@ pub(super) struct OfWindow {
 
 pub(super) struct Agents {
     nodes: Vec<Node>,
-    injected: Injected,
+    injected: InjectedRecords,
     edges: usize,
     /// Stops the senders on drop.
     _runtime: Runtime,
@@ -105,7 +105,7 @@ impl Agents {
             Node { name: name_of(number).into(), ring, closed, figures, reports }
         };
         let nodes = reports.into_iter().enumerate().map(start).collect();
-        Agents { nodes, injected: Injected::default(), edges, _runtime: runtime }
+        Agents { nodes, injected: InjectedRecords::default(), edges, _runtime: runtime }
     }
 
     /// Closes a window of all agents, in which each has opened this many connections.
@@ -141,7 +141,7 @@ impl Agents {
         }
     }
 
-    pub(super) fn injected(&self) -> Injected {
+    pub(super) fn injected(&self) -> InjectedRecords {
         self.injected.clone()
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Losses {
 
 /// Sums over an answer.
 #[derive(Debug, Default)]
-pub(super) struct Answered {
+pub(super) struct AnswerSums {
     pub(super) records: u64,
     pub(super) connections: u64,
 }
@@ -85,8 +85,8 @@ impl Aggregator {
     }
 
     /// Reads the whole response, line by line.
-    pub(super) fn flows(&self) -> Answered {
-        let mut answered = Answered::default();
+    pub(super) fn flows(&self) -> AnswerSums {
+        let mut answered = AnswerSums::default();
         self.read("/v1/flows", |line| {
             let AnsweredRecord { connections } = serde_json::from_slice(line).expect("a record");
             answered.records += 1;
@@ -95,7 +95,7 @@ impl Aggregator {
         answered
     }
 
-    pub(super) fn ask(&self, path: &str) {
+    pub(super) fn request(&self, path: &str) {
         let mut bytes = 0;
         self.read(path, |line| bytes += line.len());
         assert!(bytes > 0, "{path} is answered");

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, median_of};
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{POINTS, Run, Runs};
 
@@ -55,7 +55,7 @@ impl Runs {
 }
 
 impl MemoryReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let mut records = Vec::new();
         for runs in &self.clusters {
             let pods = (runs.cluster.pods as f64, "pods");
@@ -74,7 +74,7 @@ impl MemoryReport {
             over_events(0, &after_start);
             runs.over_events().for_each(|(events, figure)| over_events(events, &figure));
         }
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     fn by_size(&self) -> MarkdownTable {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::place::Place;
 use super::{Size as PacketSize, on_one_processor};
-use crate::record::Measured;
+use crate::record::Measurement;
 use run::Scenario;
 
 /// Parameters of the measurement.
@@ -50,7 +50,7 @@ impl Size {
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: &Size) -> Measured {
+pub fn measure(size: &Size) -> Measurement {
     on_one_processor(|| {
         let costs = cost::measure(size.packets);
         let edges = edges::measure(size);

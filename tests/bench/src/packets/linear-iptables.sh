@@ -1,6 +1,6 @@
 #!/bin/sh
-# The layout of linear-nft.sh as input of `iptables-restore --noflush`. Nothing leads to its first chain, $name, until
-# the chain FORWARD is told to go there.
+# The layout of linear-nft.sh as input of `iptables-restore --noflush`. Its first chain, $name, is unused until a rule
+# of the chain FORWARD jumps to it.
 #
 #   linear-iptables.sh NAME POLICIES SERVER PORT
 set -eu

@@ -17,7 +17,7 @@ use super::traffic::{CLIENT_PORT, PORT, Traffic};
 use super::turns::{MAIN, Places, Variant};
 use super::{Size, on_one_processor};
 use crate::figures::Figure;
-use crate::record::{Measured, Record};
+use crate::record::{Measurement, Record};
 use crate::table::MarkdownTable;
 
 const SECTION: &str = "profile";
@@ -43,7 +43,7 @@ const ALONE: Point = (RuleLayout::Conntrack, 0);
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
-pub fn measure(size: Size) -> Measured {
+pub fn measure(size: Size) -> Measurement {
     on_one_processor(|| {
         let ways = [Packet::Established, Packet::First]
             .into_iter()
@@ -54,7 +54,7 @@ pub fn measure(size: Size) -> Measured {
             write!(report, "\n{}, {}, one policy\n\n{}", profile.packet, profile.line, profile.table())
                 .expect("a String takes all");
         }
-        Measured { report, records: profiles.iter().flat_map(Profile::records).collect() }
+        Measurement { report, records: profiles.iter().flat_map(Profile::records).collect() }
     })
 }
 

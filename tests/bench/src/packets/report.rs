@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::Size;
 use super::series::{CLUSTER_POLICIES, POLICIES, Packet, Point, RuleLayout, Series};
 use crate::figures::{Bar, Figure, median_of};
-use crate::record::{Measured, Record};
+use crate::record::{Measurement, Record};
 use crate::table::MarkdownTable;
 
 /// Limit of an established packet's ratio to conntrack alone.
@@ -30,7 +30,7 @@ fn cluster_growth_below(policies: u32) -> f64 {
 const SECTION: &str = "packets";
 const UNIT: &str = "ns";
 
-pub(super) fn of(size: Size, all: &[Series]) -> Measured {
+pub(super) fn of(size: Size, all: &[Series]) -> Measurement {
     let mut report = format!("\npackets: {}\n\nby policies\n\n{}", how(size), by_policies(all));
     for series in all {
         for (line, reason) in &series.missing {
@@ -41,7 +41,7 @@ pub(super) fn of(size: Size, all: &[Series]) -> Measured {
     let mut bars = String::new();
     all.iter().try_for_each(|series| write_bars(&mut bars, series)).expect("a String takes all");
     write!(report, "\nbars\n{bars}").expect("a String takes all");
-    Measured { report, records: all.iter().flat_map(records).collect() }
+    Measurement { report, records: all.iter().flat_map(records).collect() }
 }
 
 /// The method of measuring packets, for a report.

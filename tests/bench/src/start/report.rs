@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, median_of};
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{Run, Start};
 
@@ -22,7 +22,7 @@ fn figure(starts: &[Start], of: impl Fn(&Start) -> Duration) -> Figure {
 }
 
 impl StartReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let mut records = Vec::new();
         for run in &self.runs {
             let x = (run.cluster.pods as f64, "pods");
@@ -36,7 +36,7 @@ impl StartReport {
             put("processor time for reading and decoding", &figure(&run.cold, |start| start.decoding), None);
             put("from the lists to nothing to do, after a restart", &figure(&run.again, |start| start.committed), None);
         }
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 }
 

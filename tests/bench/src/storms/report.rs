@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::fed::thousands;
 use super::super::figures::{Figure, Spread, median_of};
-use super::super::record::{Measured, Record};
+use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{Runs, Steady, Storm};
 
@@ -50,7 +50,7 @@ impl Runs {
 }
 
 impl StormsReport {
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measurement {
         let mut records = Vec::new();
         for runs in &self.clusters {
             let x = (runs.cluster.pods as f64, "pods");
@@ -67,7 +67,7 @@ impl StormsReport {
                 }
             }
         }
-        Measured { report: self.to_string(), records }
+        Measurement { report: self.to_string(), records }
     }
 
     fn storms(&self) -> MarkdownTable {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::conversation::Conversation;
-use super::matrix::{self, Reached};
+use super::matrix::{self, Reachability};
 use super::place::Place;
 use super::screen::{BAD, FAINT, GOOD, STRONG, Screen, millis};
 use super::shop::{Party, Shop};
@@ -57,7 +57,7 @@ pub(super) fn show(screen: &Screen, shop: &Shop, lab: &Lab, place: &Place) -> an
     let file = place.manifests().join(FILE);
 
     scene.explain()?;
-    scene.cell("Without the policy", Reached::NEITHER);
+    scene.cell("Without the policy", Reachability::NEITHER);
     let Some(mut other) = scene.open(bystander)? else { return Ok(scene.faults) };
 
     screen.line("");
@@ -71,7 +71,7 @@ pub(super) fn show(screen: &Screen, shop: &Shop, lab: &Lab, place: &Place) -> an
         file.display(),
         millis(took)
     ));
-    scene.cell("With the policy", Reached::BOTH);
+    scene.cell("With the policy", Reachability::BOTH);
     for _ in 0..EXCHANGES {
         if !conversation.exchange()? {
             scene.fault("an open connection that is allowed loses bytes");
@@ -84,7 +84,7 @@ pub(super) fn show(screen: &Screen, shop: &Shop, lab: &Lab, place: &Place) -> an
     fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
     scene.cut(&mut conversation, removed)?;
     scene.still_open(&mut other)?;
-    scene.cell("Without it again", Reached::NEITHER);
+    scene.cell("Without it again", Reachability::NEITHER);
     Ok(scene.faults)
 }
 
@@ -122,10 +122,10 @@ impl Scene<'_> {
         Ok(())
     }
 
-    fn cell(&mut self, when: &str, expected: Reached) {
+    fn cell(&mut self, when: &str, expected: Reachability) {
         let reached = matrix::measure(self.lab, self.newcomer, self.target);
         let (from, to) = (self.newcomer.full_name(), self.target.full_name());
-        let style = match (reached == expected, expected == Reached::BOTH) {
+        let style = match (reached == expected, expected == Reachability::BOTH) {
             (true, true) => GOOD,
             (true, false) => STRONG,
             (false, _) => BAD,

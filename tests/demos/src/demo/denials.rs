@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use policy::{Explanation, SideVerdict};
 
 use super::agents::Agents;
-use super::matrix::{Matrix, Reached};
+use super::matrix::{Matrix, Reachability};
 use super::screen::{BAD, FAINT, STRONG, Screen};
 use super::shop::{Party, Shop};
 
@@ -32,7 +32,7 @@ pub(super) fn print(screen: &Screen, shop: &Shop, agents: &Agents, after: &Matri
             let explanations = explain(agents, source, destination)?;
             asked += 1;
             let allowed = explanations.iter().all(|explanation| explanation.allowed);
-            if (reached == Reached::BOTH) != allowed {
+            if (reached == Reachability::BOTH) != allowed {
                 let said = if allowed { "allows it" } else { "denies it" };
                 let (from, to) = (source.full_name(), destination.full_name());
                 disputed.push(format!("{from} {} to {to}, but the agent {said}", reached.described()));

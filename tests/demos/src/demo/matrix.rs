@@ -10,13 +10,13 @@ use kit::oracle::Probe;
 
 /// Whether a connection succeeded over IPv4 and over IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reached([bool; 2]);
+pub(super) struct Reachability([bool; 2]);
 
-impl Reached {
-    pub(super) const BOTH: Reached = Reached([true, true]);
-    pub(super) const NEITHER: Reached = Reached([false, false]);
+impl Reachability {
+    pub(super) const BOTH: Reachability = Reachability([true, true]);
+    pub(super) const NEITHER: Reachability = Reachability([false, false]);
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self.0 {
             [true, true] => "ok",
             [false, false] => "--",
@@ -36,7 +36,7 @@ impl Reached {
 }
 
 pub(super) struct Matrix {
-    pub(super) cells: PairTable<Reached>,
+    pub(super) cells: PairTable<Reachability>,
     took: Duration,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Matrix {
 pub(super) struct Wrong {
     row: usize,
     column: usize,
-    reached: Reached,
+    reached: Reachability,
     expected: bool,
 }
 
@@ -68,9 +68,9 @@ fn probes(source: &Party, destination: &Party) -> [Probe; 2] {
 }
 
 /// Measures one cell.
-pub(super) fn measure(lab: &Lab, source: &Party, destination: &Party) -> Reached {
+pub(super) fn measure(lab: &Lab, source: &Party, destination: &Party) -> Reachability {
     let arrived = probe_all(lab, &probes(source, destination));
-    Reached([arrived[0], arrived[1]])
+    Reachability([arrived[0], arrived[1]])
 }
 
 impl Matrix {
@@ -83,7 +83,7 @@ impl Matrix {
         let mut pairs = arrived.chunks_exact(2);
         let cells = shop.table(|_, _| {
             let pair = pairs.next().expect("two probes for every cell");
-            Reached([pair[0], pair[1]])
+            Reachability([pair[0], pair[1]])
         });
         Matrix { cells, took: begun.elapsed() }
     }
@@ -95,7 +95,7 @@ impl Matrix {
                 let (Some(reached), Some(expected)) = (self.cells[row][column], expected[row][column]) else {
                     continue;
                 };
-                if reached != if expected { Reached::BOTH } else { Reached::NEITHER } {
+                if reached != if expected { Reachability::BOTH } else { Reachability::NEITHER } {
                     wrong.push(Wrong { row, column, reached, expected });
                 }
             }
@@ -134,9 +134,9 @@ impl Matrix {
     }
 
     fn summarise(&self, screen: &Screen, wrong: usize) {
-        let cells: Vec<Reached> = self.cells.iter().flatten().flatten().copied().collect();
-        let connected = cells.iter().filter(|cell| **cell == Reached::BOTH).count();
-        let silent = cells.iter().filter(|cell| **cell == Reached::NEITHER).count();
+        let cells: Vec<Reachability> = self.cells.iter().flatten().flatten().copied().collect();
+        let connected = cells.iter().filter(|cell| **cell == Reachability::BOTH).count();
+        let silent = cells.iter().filter(|cell| **cell == Reachability::NEITHER).count();
         let (style, verdict) =
             if wrong == 0 { (GOOD, "as expected".into()) } else { (BAD, format!("{wrong} not as expected (!)")) };
         screen.line(format_args!(
@@ -148,16 +148,16 @@ impl Matrix {
 }
 
 /// A cell, padded to its width.
-fn shown(cell: Option<Reached>, is_wrong: bool, width: usize) -> String {
+fn shown(cell: Option<Reachability>, is_wrong: bool, width: usize) -> String {
     let Some(reached) = cell else { return " ".repeat(width) };
     let style = if is_wrong {
         BAD
-    } else if reached == Reached::BOTH {
+    } else if reached == Reachability::BOTH {
         GOOD
     } else {
         FAINT
     };
-    let text = format!("{}{}", reached.word(), if is_wrong { "!" } else { "" });
+    let text = format!("{}{}", reached.as_str(), if is_wrong { "!" } else { "" });
     let padding = " ".repeat(width.saturating_sub(text.len()));
     format!("{style}{text}{style:#}{padding}")
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use super::screen::{BAD, FAINT, GOOD, Screen, seconds};
-use super::stop::Interrupted;
+use super::stop::Interruption;
 
 /// Exit status if a demo could not run. (1 means that it ran, and something is not as expected.)
 const COULD_NOT_RUN: u8 = 2;
@@ -13,7 +13,7 @@ const COULD_NOT_RUN: u8 = 2;
 /// The exit status of the demo of this name; prints an error.
 pub(crate) fn exit(name: &str, shown: anyhow::Result<ExitCode>) -> ExitCode {
     shown.unwrap_or_else(|error| {
-        if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+        if let Some(interrupted) = error.downcast_ref::<Interruption>() {
             anstream::eprintln!("stopped by {interrupted}");
             return ExitCode::from(interrupted.status());
         }

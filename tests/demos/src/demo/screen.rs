@@ -7,7 +7,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use nix::sys::signal::Signal;
 
-use super::stop::{Interrupted, Stop};
+use super::stop::{Interruption, Stop};
 
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -34,7 +34,7 @@ impl Screen {
         self.line(format_args!("{}{STRONG}{number}  {title}{STRONG:#}", if number == 1 { "" } else { "\n" }));
     }
 
-    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+    pub(crate) fn check(&self) -> Result<(), Interruption> {
         self.stop.check()
     }
 }

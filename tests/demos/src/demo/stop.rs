@@ -12,9 +12,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The demo ends early because of a signal.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Interrupted(Signal);
+pub(crate) struct Interruption(Signal);
 
-impl Interrupted {
+impl Interruption {
     /// The exit status that shells use.
     pub(crate) fn status(self) -> u8 {
         128 + u8::try_from(self.0 as i32).expect("a signal's number is small")
@@ -58,9 +58,9 @@ impl Stop {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+    pub(crate) fn check(&self) -> Result<(), Interruption> {
         match Signal::try_from(self.0.load(Ordering::Relaxed)) {
-            Ok(signal) => Err(Interrupted(signal)),
+            Ok(signal) => Err(Interruption(signal)),
             Err(_) => Ok(()),
         }
     }

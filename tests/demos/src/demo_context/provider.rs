@@ -79,7 +79,7 @@ impl Provider {
     }
 
     /// Runs a subcommand that queries this provider.
-    pub(super) fn ask(&self, verb: &[&str]) -> anyhow::Result<ProviderOutput> {
+    pub(super) fn run_verb(&self, verb: &[&str]) -> anyhow::Result<ProviderOutput> {
         let mut command = program()?;
         command.args(verb).args(["--from", &self.url()]);
         said(&mut command)

@@ -75,9 +75,9 @@ impl<'a> Scenes<'a> {
 
     /// Looks up two known addresses, and an unknown one.
     pub(super) fn lookups(&mut self) -> anyhow::Result<()> {
-        self.ask(&["lookup", BEFORE], 0, "shop/web")?;
-        self.ask(&["lookup", "fd00:2::5"], 0, "data/db")?;
-        self.ask(&["lookup", "203.0.113.5"], 1, "not found")
+        self.run_verb(&["lookup", BEFORE], 0, "shop/web")?;
+        self.run_verb(&["lookup", "fd00:2::5"], 0, "data/db")?;
+        self.run_verb(&["lookup", "203.0.113.5"], 1, "not found")
     }
 
     /// Adds subscribers with their tables.
@@ -97,8 +97,8 @@ impl<'a> Scenes<'a> {
     }
 
     /// Runs a subcommand, and prints it with its output.
-    fn ask(&mut self, verb: &[&str], code: i32, mentions: &str) -> anyhow::Result<()> {
-        let ProviderOutput { code: is, text } = self.provider.ask(verb)?;
+    fn run_verb(&mut self, verb: &[&str], code: i32, mentions: &str) -> anyhow::Result<()> {
+        let ProviderOutput { code: is, text } = self.provider.run_verb(verb)?;
         let line = verb.join(" ");
         self.screen.line(format_args!("   {FAINT}$ ringfence-context {line}{FAINT:#}"));
         text.lines().for_each(|line| self.screen.line(format_args!("     {line}")));
@@ -139,8 +139,8 @@ impl FollowedScenes<'_> {
             self.scenes.faults.push(format!("a pod moves: the delta is {}", delta.json));
         }
         self.addresses.apply(&said);
-        self.scenes.ask(&["lookup", AFTER], 0, "shop/web")?;
-        self.scenes.ask(&["lookup", BEFORE], 1, "not found")?;
+        self.scenes.run_verb(&["lookup", AFTER], 0, "shop/web")?;
+        self.scenes.run_verb(&["lookup", BEFORE], 1, "not found")?;
         self.scenes
             .screen
             .line("   Its identity is as before, and so are the declared edges: they are about workloads.");
@@ -149,14 +149,14 @@ impl FollowedScenes<'_> {
 
     pub(super) fn a_policy_comes_and_goes(&mut self) -> anyhow::Result<()> {
         let file = self.scenes.provider.manifests().join(POLICY_FILE);
-        self.scenes.ask(&["verdict", "ops/debug", "data/db", "5432"], 1, "VIOLATION")?;
+        self.scenes.run_verb(&["verdict", "ops/debug", "data/db", "5432"], 1, "VIOLATION")?;
         self.scenes.screen.line("");
         POLICY.lines().for_each(|line| self.scenes.screen.line(format_args!("     {FAINT}|{FAINT:#} {line}")));
         self.scenes.screen.line(format_args!("   {STRONG}Written{STRONG:#} to {POLICY_FILE}."));
         let written = Instant::now();
         replace(&file, POLICY)?;
         self.edges_change("a policy comes", written, &[NEW_EDGE], &[])?;
-        self.scenes.ask(&["verdict", "ops/debug", "data/db", "5432"], 0, "DECLARED")?;
+        self.scenes.run_verb(&["verdict", "ops/debug", "data/db", "5432"], 0, "DECLARED")?;
         self.scenes.screen.line(format_args!("\n   {STRONG}Removed{STRONG:#} again."));
         let removed = Instant::now();
         fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
@@ -176,9 +176,9 @@ impl FollowedScenes<'_> {
 
     /// Verdicts by name, and by the addresses of a packet.
     pub(super) fn verdicts(&mut self) -> anyhow::Result<()> {
-        self.scenes.ask(&["verdict", "shop/web", "shop/api", "9090"], 0, "DECLARED")?;
-        self.scenes.ask(&["verdict", AFTER, "10.1.0.5", "5432"], 1, "G data/db")?;
-        self.scenes.ask(&["verdict", "ops/prometheus", "ops/debug", "8080"], 0, "NOT GOVERNED")?;
+        self.scenes.run_verb(&["verdict", "shop/web", "shop/api", "9090"], 0, "DECLARED")?;
+        self.scenes.run_verb(&["verdict", AFTER, "10.1.0.5", "5432"], 1, "G data/db")?;
+        self.scenes.run_verb(&["verdict", "ops/prometheus", "ops/debug", "8080"], 0, "NOT GOVERNED")?;
         self.scenes.screen.line(
             "   The second is a violation: a policy isolates data/db, and none of its rules names shop/web.\n   The last \
              is judged by no policy: nothing isolates the pods of ops.",

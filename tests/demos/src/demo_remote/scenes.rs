@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use policy::Kind;
 
 use crate::demo::screen::{BAD, FAINT, GOOD, STRONG, Screen, millis};
-use kit::agent_process::{AgentProcess, Ended, ended, ringfence};
+use kit::agent_process::{AgentProcess, ProgramExit, ended, ringfence};
 use kit::fake_api::FakeApi;
 use kit::provider_process::Provider;
 use kit::two_clusters::{DB, EastPod, PLACES, TwoClusters};
@@ -201,7 +201,7 @@ impl<'a> Scenes<'a> {
     fn verb(&mut self, words: &[&str], code: i32, mentions: &str) {
         let mut command = ringfence();
         command.args(words).arg("--run-dir").arg(self.clusters.run_dir());
-        let Ended { code: is, stdout, stderr } = ended(&mut command);
+        let ProgramExit { code: is, stdout, stderr } = ended(&mut command);
         let line = words.join(" ");
         self.screen.line(format_args!("   {FAINT}$ ringfence {line}{FAINT:#}"));
         let is_of_interest = |line: &&str| words[0] != "status" || line.contains("remote") || line.contains("east:");

@@ -21,7 +21,7 @@ pub struct PluginOutput {
 
 /// The output of a plugin that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
+pub struct PluginFailure {
     pub plugin: String,
     pub cni_version: String,
     pub code: u64,
@@ -42,7 +42,7 @@ pub(super) fn run(
     program: &Path,
     variables: &[(&str, String)],
     input: &str,
-) -> Result<PluginOutput, Box<Failed>> {
+) -> Result<PluginOutput, Box<PluginFailure>> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables.iter().map(|(k, v)| (*k, v)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -70,5 +70,5 @@ pub(super) fn run(
     let said = |key: &str| error[key].as_str().unwrap_or("").to_owned();
     let code = error["code"].as_u64().unwrap_or_else(|| panic!("{plugin} failed without a code: {stdout}"));
     let (cni_version, message, details) = (said("cniVersion"), said("msg"), said("details"));
-    Err(Box::new(Failed { plugin, cni_version, code, message, details, stderr }))
+    Err(Box::new(PluginFailure { plugin, cni_version, code, message, details, stderr }))
 }

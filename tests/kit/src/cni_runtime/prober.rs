@@ -35,17 +35,17 @@ impl Prober {
         Prober { go, thread }
     }
 
-    /// Starts to send for this long. When this returns the thread sends, or is about to; see [`Sending::end`].
-    pub fn start(self, time: Duration) -> Sending {
+    /// Starts to send for this long. When this returns the thread sends, or is about to; see [`ProbeSender::end`].
+    pub fn start(self, time: Duration) -> ProbeSender {
         self.go.send(time).expect("the prober waits");
-        Sending(self.thread)
+        ProbeSender(self.thread)
     }
 }
 
 /// A sending prober.
-pub struct Sending(JoinHandle<Sent>);
+pub struct ProbeSender(JoinHandle<Sent>);
 
-impl Sending {
+impl ProbeSender {
     /// Waits until the time has passed.
     ///
     /// # Panics

@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use serde_json::Value;
 
 use super::serve::{status, suffer};
-use super::{Shared, Verb};
+use super::{SharedState, Verb};
 
 /// The resource, the object's name (`None` for a collection), and the verb.
 pub type CredentialRequest = (String, Option<String>, Verb);
@@ -41,20 +41,20 @@ impl Credentials {
     }
 }
 
-pub(super) fn routes(routes: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
+pub(super) fn routes(routes: Router<Arc<SharedState>>) -> Router<Arc<SharedState>> {
     ["secrets", "configmaps"].into_iter().fold(routes, |routes, resource| {
         let of_namespace = format!("/api/v1/namespaces/{{namespace}}/{resource}");
-        let read = move |shared: Extract<Arc<Shared>>, path: Path<(String, String)>| read(shared, resource, path);
-        let replace = move |shared: Extract<Arc<Shared>>, path: Path<(String, String)>, body: Json<Value>| {
+        let read = move |shared: Extract<Arc<SharedState>>, path: Path<(String, String)>| read(shared, resource, path);
+        let replace = move |shared: Extract<Arc<SharedState>>, path: Path<(String, String)>, body: Json<Value>| {
             replace(shared, resource, path, body)
         };
-        let create = move |shared: Extract<Arc<Shared>>, body: Json<Value>| create(shared, resource, body);
+        let create = move |shared: Extract<Arc<SharedState>>, body: Json<Value>| create(shared, resource, body);
         routes.route(&of_namespace, post(create)).route(&format!("{of_namespace}/{{name}}"), get(read).put(replace))
     })
 }
 
 async fn read(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     resource: &'static str,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
@@ -65,7 +65,11 @@ async fn read(
     }
 }
 
-async fn create(Extract(shared): Extract<Arc<Shared>>, resource: &'static str, Json(object): Json<Value>) -> Response {
+async fn create(
+    Extract(shared): Extract<Arc<SharedState>>,
+    resource: &'static str,
+    Json(object): Json<Value>,
+) -> Response {
     record_request(&shared, resource, None, Verb::Create).await;
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
     let created = shared.change(|state| {
@@ -79,7 +83,7 @@ async fn create(Extract(shared): Extract<Arc<Shared>>, resource: &'static str, J
 }
 
 async fn replace(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     resource: &'static str,
     Path((namespace, name)): Path<(String, String)>,
     Json(object): Json<Value>,
@@ -94,7 +98,7 @@ async fn replace(
     })
 }
 
-async fn record_request(shared: &Shared, resource: &str, name: Option<&str>, verb: Verb) {
+async fn record_request(shared: &SharedState, resource: &str, name: Option<&str>, verb: Verb) {
     suffer(shared).await;
     shared.change(|state| state.credentials.requests.insert((resource.to_owned(), name.map(str::to_owned), verb)));
 }

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde_json::{Value, json};
 
-use super::{Kind, Shared, State};
+use super::{Kind, SharedState, State};
 
 /// The kinds in API groups that are served, with their versions.
 fn served(state: &State) -> impl Iterator<Item = (Kind, &'static str)> {
@@ -23,7 +23,7 @@ fn served(state: &State) -> impl Iterator<Item = (Kind, &'static str)> {
 }
 
 /// `GET /apis`
-pub(super) async fn groups(Extract(shared): Extract<Arc<Shared>>) -> Response {
+pub(super) async fn groups(Extract(shared): Extract<Arc<SharedState>>) -> Response {
     let state = shared.lock();
     if let Some(code) = state.faults.discovery {
         return StatusCode::from_u16(code).expect("a status code").into_response();
@@ -44,7 +44,7 @@ pub(super) async fn groups(Extract(shared): Extract<Arc<Shared>>) -> Response {
 
 /// `GET /apis/GROUP/VERSION`
 pub(super) async fn resources(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     Path((group, version)): Path<(String, String)>,
 ) -> Response {
     let wanted = format!("{group}/{version}");

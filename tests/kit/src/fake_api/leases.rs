@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use super::serve::{status, suffer};
-use super::{Shared, Verb};
+use super::{SharedState, Verb};
 
 #[derive(Default)]
 pub(crate) struct Leases {
@@ -58,7 +58,7 @@ impl Leases {
 }
 
 pub(super) async fn get(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
     if let Some(refusal) = refused(&shared, Verb::Get).await {
@@ -71,7 +71,7 @@ pub(super) async fn get(
 }
 
 pub(super) async fn create(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     Path(namespace): Path<String>,
     Json(lease): Json<Value>,
 ) -> Response {
@@ -82,7 +82,7 @@ pub(super) async fn create(
 }
 
 pub(super) async fn replace(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     Path((namespace, name)): Path<(String, String)>,
     Json(lease): Json<Value>,
 ) -> Response {
@@ -96,7 +96,7 @@ pub(super) async fn replace(
     replaced.map_or_else(|| missing(&name), answer)
 }
 
-async fn refused(shared: &Shared, verb: Verb) -> Option<Response> {
+async fn refused(shared: &SharedState, verb: Verb) -> Option<Response> {
     shared.change(|state| state.leases.asked.insert(verb));
     let (faults, _) = suffer(shared).await;
     let code = faults.lease_refusals.get(&verb)?;

@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use super::serve::{status, suffer};
-use super::{Shared, Verb};
+use super::{SharedState, Verb};
 
 /// `crd.projectcalico.org/v1` and `projectcalico.org/v3`.
 const GROUPS: [&str; 2] = ["crd.projectcalico.org/v1", "projectcalico.org/v3"];
@@ -52,7 +52,7 @@ impl NetworkSets {
     }
 }
 
-pub(super) fn routes(mut routes: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
+pub(super) fn routes(mut routes: Router<Arc<SharedState>>) -> Router<Arc<SharedState>> {
     for group in GROUPS {
         let all =
             get(move |shared, query| list(group, shared, query)).post(move |shared, body| create(group, shared, body));
@@ -66,7 +66,7 @@ pub(super) fn routes(mut routes: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
     routes
 }
 
-async fn refused(group: &str, shared: &Shared, verb: Verb) -> Option<Response> {
+async fn refused(group: &str, shared: &SharedState, verb: Verb) -> Option<Response> {
     let (faults, _) = suffer(shared).await;
     if !shared.lock().network_sets.served.contains(group) {
         return Some(status(404, "NotFound", "the server could not find the requested resource"));
@@ -77,7 +77,7 @@ async fn refused(group: &str, shared: &Shared, verb: Verb) -> Option<Response> {
 
 async fn list(
     group: &str,
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
     if let Some(refusal) = refused(group, &shared, Verb::List).await {
@@ -100,7 +100,7 @@ async fn list(
         .into_response()
 }
 
-async fn read(group: &str, Extract(shared): Extract<Arc<Shared>>, Path(name): Path<String>) -> Response {
+async fn read(group: &str, Extract(shared): Extract<Arc<SharedState>>, Path(name): Path<String>) -> Response {
     if let Some(refusal) = refused(group, &shared, Verb::Get).await {
         return refusal;
     }
@@ -110,7 +110,7 @@ async fn read(group: &str, Extract(shared): Extract<Arc<Shared>>, Path(name): Pa
     }
 }
 
-async fn create(group: &str, Extract(shared): Extract<Arc<Shared>>, Json(object): Json<Value>) -> Response {
+async fn create(group: &str, Extract(shared): Extract<Arc<SharedState>>, Json(object): Json<Value>) -> Response {
     if let Some(refusal) = refused(group, &shared, Verb::Create).await {
         return refusal;
     }
@@ -128,7 +128,7 @@ async fn create(group: &str, Extract(shared): Extract<Arc<Shared>>, Json(object)
 
 async fn replace(
     group: &str,
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     Path(name): Path<String>,
     Json(object): Json<Value>,
 ) -> Response {
@@ -144,7 +144,12 @@ async fn replace(
     })
 }
 
-async fn delete(group: &str, Extract(shared): Extract<Arc<Shared>>, Path(name): Path<String>, body: Bytes) -> Response {
+async fn delete(
+    group: &str,
+    Extract(shared): Extract<Arc<SharedState>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Response {
     if let Some(refusal) = refused(group, &shared, Verb::Delete).await {
         return refusal;
     }

@@ -21,19 +21,19 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::selection::Selection;
 use super::store::{Cursor, Gone, Listing, Page, What, event, with_type};
 use super::{
-    Faults, Kind, Request, Shared, State, StreamFailure, Verb, credentials, discovery, leases, network_sets,
+    Faults, Kind, Request, SharedState, State, StreamFailure, Verb, credentials, discovery, leases, network_sets,
     token_reviews,
 };
 
 type Parameters = BTreeMap<String, String>;
 
 /// Serves until the other end of `stopped` is dropped.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: oneshot::Receiver<()>) {
+pub(super) async fn serve(listener: TcpListener, shared: Arc<SharedState>, stopped: oneshot::Receiver<()>) {
     let mut routes = Router::new();
     for kind in Kind::ALL {
         let prefix = if kind.api_version() == "v1" { "/api" } else { "/apis" };
         let versions = || kind.alternative_versions().iter().copied().chain([kind.api_version()]);
-        let answer = move |Extract(shared): Extract<Arc<Shared>>, uri: Uri, Query(query): Query<Parameters>| {
+        let answer = move |Extract(shared): Extract<Arc<SharedState>>, uri: Uri, Query(query): Query<Parameters>| {
             answer(shared, kind, uri, query)
         };
         for version in versions() {
@@ -68,7 +68,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
 }
 
 /// Counts every write request, whether its route is known or not.
-async fn count_write(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
+async fn count_write(Extract(shared): Extract<Arc<SharedState>>, request: HttpRequest, next: Next) -> Response {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let resource = resource_of(request.uri().path()).to_owned();
         shared.change(|state| *state.writes.entry(resource).or_default() += 1);
@@ -77,7 +77,7 @@ async fn count_write(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest
 }
 
 /// Refuses requests without the token, if there is one.
-async fn check_token(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
+async fn check_token(Extract(shared): Extract<Arc<SharedState>>, request: HttpRequest, next: Next) -> Response {
     let wanted = shared.lock().faults.token.clone();
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     match wanted {
@@ -106,10 +106,10 @@ fn namespace_of(path: &str) -> Option<&str> {
     Some(below.split_once('/')?.0)
 }
 
-async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) -> Response {
+async fn answer(shared: Arc<SharedState>, kind: Kind, uri: Uri, query: Parameters) -> Response {
     let verb = if query.get("watch").is_some_and(|v| v == "true") { Verb::Watch } else { Verb::List };
     let request = Request { verb, kind, path: uri.path().to_owned(), query: query.clone() };
-    let (faults, cuts) = match take(&shared, request).await {
+    let (faults, cuts) = match record_request(&shared, request).await {
         Ok(taken) => taken,
         Err(refusal) => return refusal,
     };
@@ -136,7 +136,7 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
 }
 
 /// Records the request, and applies the faults up to the response.
-async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
+async fn record_request(shared: &SharedState, request: Request) -> Result<(Faults, u64), Response> {
     let asked = (request.kind, request.verb);
     let is_served = shared.change(|state| {
         let installed = state.installed.get(&asked.0);
@@ -155,7 +155,7 @@ async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Respon
 }
 
 /// Delays or withholds the response if a fault says so; returns the faults, and the number of cuts before.
-pub(super) async fn suffer(shared: &Shared) -> (Faults, u64) {
+pub(super) async fn suffer(shared: &SharedState) -> (Faults, u64) {
     let (faults, cuts) = {
         let state = shared.lock();
         (state.faults.clone(), state.cuts)
@@ -169,20 +169,20 @@ pub(super) async fn suffer(shared: &Shared) -> (Faults, u64) {
 
 /// One pod by name.
 async fn pod(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<SharedState>>,
     uri: Uri,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
     one(&shared, policy::Kind::Pod.into(), uri, &namespace, &name).await
 }
 
-async fn namespace(Extract(shared): Extract<Arc<Shared>>, uri: Uri, Path(name): Path<String>) -> Response {
+async fn namespace(Extract(shared): Extract<Arc<SharedState>>, uri: Uri, Path(name): Path<String>) -> Response {
     one(&shared, policy::Kind::Namespace.into(), uri, "", &name).await
 }
 
-async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str) -> Response {
+async fn one(shared: &SharedState, kind: Kind, uri: Uri, namespace: &str, name: &str) -> Response {
     let request = Request { verb: Verb::Get, kind, path: uri.path().to_owned(), query: Parameters::new() };
-    if let Err(refusal) = take(shared, request).await {
+    if let Err(refusal) = record_request(shared, request).await {
         return refusal;
     }
     match shared.lock().store.get(kind, namespace, name) {
@@ -194,7 +194,7 @@ async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str)
     }
 }
 
-fn list(shared: &Shared, kind: Kind, selection: &Selection, query: &Parameters) -> Result<Vec<u8>, Gone> {
+fn list(shared: &SharedState, kind: Kind, selection: &Selection, query: &Parameters) -> Result<Vec<u8>, Gone> {
     let limit = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
     let token = query.get("continue").map(String::as_str);
     let Page { version, items, next } = shared.change(|state| state.store.page(kind, selection, limit, token))?;
@@ -211,7 +211,7 @@ const PIECE_OF_LIST: usize = 64 << 10;
 
 /// An open watch.
 struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     changed: watch::Receiver<u64>,
     kind: Kind,
     selection: Selection,
@@ -266,7 +266,7 @@ impl Drop for Watch {
 // The refusal is a response like any other.
 #[allow(clippy::result_large_err)]
 fn watch(
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     kind: Kind,
     selection: Selection,
     query: &Parameters,
@@ -433,7 +433,7 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
 }
 
 /// Waits until connections are cut, or the fault has ended.
-async fn cut(shared: &Shared, cuts: u64, is_over: impl Fn(&super::Faults) -> bool) {
+async fn cut(shared: &SharedState, cuts: u64, is_over: impl Fn(&super::Faults) -> bool) {
     let mut changed = shared.changed.subscribe();
     loop {
         {

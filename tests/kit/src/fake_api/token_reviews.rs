@@ -8,7 +8,7 @@ use axum::extract::State as Extract;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::Shared;
+use super::SharedState;
 use super::serve::{status, suffer};
 
 /// An issued token.
@@ -73,7 +73,7 @@ impl Tokens {
     }
 }
 
-pub(super) async fn create(Extract(shared): Extract<Arc<Shared>>, Json(mut review): Json<Value>) -> Response {
+pub(super) async fn create(Extract(shared): Extract<Arc<SharedState>>, Json(mut review): Json<Value>) -> Response {
     let (faults, _) = suffer(&shared).await;
     if let Some(code) = faults.token_review_refusal {
         return status(code, "Refused", &format!("the fake says {code}"));

@@ -14,7 +14,7 @@ const SCTP_INIT: u8 = 1;
 /// The identity of a packet. The marker is the source port of SCTP, the identifier of an echo, and the payload of any
 /// other protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Sighting {
+pub(super) struct PacketIdentity {
     source: IpAddr,
     destination: IpAddr,
     protocol: u8,
@@ -22,12 +22,12 @@ pub(super) struct Sighting {
 }
 
 /// The packet that proves the probe's arrival: itself at its destination, or the echo reply at its source.
-pub(super) fn proof(probe: &Probe, marker: u16) -> Sighting {
+pub(super) fn proof(probe: &Probe, marker: u16) -> PacketIdentity {
     let Probe { source, destination, protocol, port: _ } = *probe;
     if is_echo(probe) {
-        Sighting { source: destination, destination: source, protocol, marker }
+        PacketIdentity { source: destination, destination: source, protocol, marker }
     } else {
-        Sighting { source, destination, protocol, marker }
+        PacketIdentity { source, destination, protocol, marker }
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn build(probe: &Probe, marker: u16) -> Vec<u8> {
 }
 
 /// The identity of a received packet; `None` for packets that prove nothing, such as echo requests.
-pub(super) fn recognise(packet: &[u8]) -> Option<Sighting> {
+pub(super) fn recognise(packet: &[u8]) -> Option<PacketIdentity> {
     let (source, destination, protocol, payload) = match packet.first()? >> 4 {
         4 => {
             let header_length = usize::from(packet[0] & 0xf) * 4;
@@ -95,7 +95,7 @@ pub(super) fn recognise(packet: &[u8]) -> Option<Sighting> {
         (Probe::SCTP, _) => two_bytes(0)?,
         _ => two_bytes(14)?,
     };
-    Some(Sighting { source, destination, protocol, marker })
+    Some(PacketIdentity { source, destination, protocol, marker })
 }
 
 /// RFC 792, RFC 4443.

@@ -21,8 +21,8 @@ use nix::sys::socket::{
 
 use super::Lab;
 use super::namespace::in_thread;
-use super::packet::{self, Sighting};
-use crate::backlog::lost_packets;
+use super::packet::{self, PacketIdentity};
+use crate::netdev_backlog::lost_packets;
 use crate::oracle::Probe;
 
 /// Silence after which a probe counts as dropped. An allowed one takes microseconds: the kernel carries a packet over a
@@ -112,7 +112,7 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
 
     let (mut lost, mut tries) = (lost_packets(), 1);
     // Keyed by namespace too, because the world also sees the packets that it forwards.
-    let mut proofs: HashMap<(usize, Sighting), usize> = HashMap::new();
+    let mut proofs: HashMap<(usize, PacketIdentity), usize> = HashMap::new();
     let mut senders: BTreeMap<usize, RawSender> = BTreeMap::new();
     let mut flows: Vec<Flow> = probes.iter().map(|_| Flow::Refused).collect();
     for (place, sent) in by_place(lab, probes, |probe| probe.source) {
@@ -340,7 +340,7 @@ fn taps(lab: &Lab, place: usize) -> [Tap; 2] {
     })
 }
 
-fn sightings(tap: &OwnedFd) -> Vec<Sighting> {
+fn sightings(tap: &OwnedFd) -> Vec<PacketIdentity> {
     let mut seen = Vec::new();
     let mut packet = [0; PACKET_BYTES];
     loop {

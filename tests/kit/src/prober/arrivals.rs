@@ -9,7 +9,7 @@ use crate::kernel_table::{load_text, nft};
 
 /// Packets that arrived from one address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arrived {
+pub struct PacketArrivals {
     pub datagrams: u64,
     /// SYN packets.
     pub connections: u64,
@@ -43,9 +43,9 @@ pub fn count_arrivals(at: &[IpAddr]) {
 ///
 /// # Panics
 /// If [`count_arrivals`] was not called here.
-pub fn arrivals() -> BTreeMap<IpAddr, Arrived> {
+pub fn arrivals() -> BTreeMap<IpAddr, PacketArrivals> {
     let listing: Value = serde_json::from_str(&nft("-j list table inet arrivals")).expect("nft prints JSON");
-    let mut arrived: BTreeMap<IpAddr, Arrived> = BTreeMap::new();
+    let mut arrived: BTreeMap<IpAddr, PacketArrivals> = BTreeMap::new();
     let sets = listing["nftables"].as_array().expect("a list").iter().filter_map(|item| item.get("set"));
     for element in sets.filter_map(|set| set["elem"].as_array()).flatten() {
         let element = &element["elem"];

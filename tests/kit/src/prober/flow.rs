@@ -9,9 +9,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
 use crate::agent_process::{WITHIN, until};
-use crate::backlog::lost_packets;
 use crate::kernel_table::nft;
 use crate::lab::Lab;
+use crate::netdev_backlog::lost_packets;
 
 /// Silence after which a message has not arrived, once its packet was counted as dropped.
 const SILENCE: Duration = Duration::from_millis(50);

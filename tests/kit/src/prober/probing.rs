@@ -21,8 +21,8 @@ const AT_LEAST: u64 = 200;
 /// A port without a listener: packets are counted before that matters.
 const PORT: u16 = 9;
 
-/// Probes until [`Probing::end`].
-pub struct Probing<'lab> {
+/// Probes until [`Probes::end`].
+pub struct Probes<'lab> {
     lab: &'lab Lab,
     over: Over,
     senders: Vec<JoinHandle<Sent>>,
@@ -61,12 +61,12 @@ pub struct ProbeReport {
     pub longest_gap: Duration,
 }
 
-impl<'lab> Probing<'lab> {
+impl<'lab> Probes<'lab> {
     /// Starts probing. No flow may start between the sources and destinations of `denied`. Flows of `cut` were allowed
     /// once, and must deliver no more packets in either direction (for protocols other than UDP only the first packets
     /// are counted). Flows of `alive` must stay alive. At each end of a denied pair all packets from the other end are
     /// counted, so nothing else may be allowed between them.
-    pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probing<'lab> {
+    pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probes<'lab> {
         let over = Arc::new(AtomicBool::new(false));
         let mut silent = denied.to_vec();
         for flow in &cut {
@@ -94,9 +94,9 @@ impl<'lab> Probing<'lab> {
             })
         };
         let senders = denied.iter().copied().map(sender).collect();
-        let cut = cut.into_iter().map(|flow| spawn(&over, |over| go_on(flow, over))).collect();
+        let cut = cut.into_iter().map(|flow| spawn(&over, |over| keep_probing(flow, over))).collect();
         let talks = alive.into_iter().map(|flow| spawn(&over, |over| talk(flow, over))).collect();
-        Probing { lab, over: Over(over), senders, cut, talks, silent }
+        Probes { lab, over: Over(over), senders, cut, talks, silent }
     }
 
     /// Stops all threads and returns the results.
@@ -132,7 +132,7 @@ fn spawn<T: Send + 'static>(
     std::thread::spawn(move || work(&over))
 }
 
-fn go_on(mut flow: Flow, over: &AtomicBool) -> u64 {
+fn keep_probing(mut flow: Flow, over: &AtomicBool) -> u64 {
     let mut sent = 0;
     while !over.load(Ordering::Relaxed) || sent < AT_LEAST {
         for way in Way::BOTH {

@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use cluster::Watched;
+use cluster::Watchable;
 use policy::{Change, Interner, Kind};
 
-use super::draw::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
+use super::generation::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
 use super::json::{self, Form};
 use super::policies::Sort;
 use super::{Cluster, Phase, Pod, Size, lowered};
 
 /// The kinds of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Happening {
+pub enum EventKind {
     PodAdded,
     PodRemoved,
     PodRelabelled,
@@ -32,50 +32,50 @@ pub enum Happening {
     NamespaceRelabelled,
 }
 
-impl Happening {
-    pub const ALL: [Happening; 11] = [
-        Happening::PodAdded,
-        Happening::PodRemoved,
-        Happening::PodRelabelled,
-        Happening::PodMoved,
-        Happening::LocalPodAdded,
-        Happening::LocalPodRemoved,
-        Happening::LocalPodRelabelled,
-        Happening::PolicyAdded,
-        Happening::PolicyChanged,
-        Happening::PolicyDeleted,
-        Happening::NamespaceRelabelled,
+impl EventKind {
+    pub const ALL: [EventKind; 11] = [
+        EventKind::PodAdded,
+        EventKind::PodRemoved,
+        EventKind::PodRelabelled,
+        EventKind::PodMoved,
+        EventKind::LocalPodAdded,
+        EventKind::LocalPodRemoved,
+        EventKind::LocalPodRelabelled,
+        EventKind::PolicyAdded,
+        EventKind::PolicyChanged,
+        EventKind::PolicyDeleted,
+        EventKind::NamespaceRelabelled,
     ];
 
     pub fn is_of_pod(self) -> bool {
         match self {
-            Happening::PodAdded
-            | Happening::PodRemoved
-            | Happening::PodRelabelled
-            | Happening::PodMoved
-            | Happening::LocalPodAdded
-            | Happening::LocalPodRemoved
-            | Happening::LocalPodRelabelled => true,
-            Happening::PolicyAdded
-            | Happening::PolicyChanged
-            | Happening::PolicyDeleted
-            | Happening::NamespaceRelabelled => false,
+            EventKind::PodAdded
+            | EventKind::PodRemoved
+            | EventKind::PodRelabelled
+            | EventKind::PodMoved
+            | EventKind::LocalPodAdded
+            | EventKind::LocalPodRemoved
+            | EventKind::LocalPodRelabelled => true,
+            EventKind::PolicyAdded
+            | EventKind::PolicyChanged
+            | EventKind::PolicyDeleted
+            | EventKind::NamespaceRelabelled => false,
         }
     }
 
     pub fn words(self) -> &'static str {
         match self {
-            Happening::PodAdded => "remote pod added",
-            Happening::PodRemoved => "remote pod removed",
-            Happening::PodRelabelled => "remote pod relabelled",
-            Happening::PodMoved => "remote pod ended or began again",
-            Happening::LocalPodAdded => "local pod added",
-            Happening::LocalPodRemoved => "local pod removed",
-            Happening::LocalPodRelabelled => "local pod relabelled",
-            Happening::PolicyAdded => "policy added",
-            Happening::PolicyChanged => "policy changed",
-            Happening::PolicyDeleted => "policy deleted",
-            Happening::NamespaceRelabelled => "namespace relabelled",
+            EventKind::PodAdded => "remote pod added",
+            EventKind::PodRemoved => "remote pod removed",
+            EventKind::PodRelabelled => "remote pod relabelled",
+            EventKind::PodMoved => "remote pod ended or began again",
+            EventKind::LocalPodAdded => "local pod added",
+            EventKind::LocalPodRemoved => "local pod removed",
+            EventKind::LocalPodRelabelled => "local pod relabelled",
+            EventKind::PolicyAdded => "policy added",
+            EventKind::PolicyChanged => "policy changed",
+            EventKind::PolicyDeleted => "policy deleted",
+            EventKind::NamespaceRelabelled => "namespace relabelled",
         }
     }
 }
@@ -123,7 +123,7 @@ impl Event {
     }
 
     /// The line as a program that watches such objects decodes it.
-    pub fn change_of<O: Watched>(&self, interner: &mut Interner) -> Change<O>
+    pub fn change_of<O: Watchable>(&self, interner: &mut Interner) -> Change<O>
     where
         O::Kind: TryFrom<Kind, Error: fmt::Debug>,
     {
@@ -148,14 +148,14 @@ pub struct AddedPeer {
 const ONE_ENDED_OF: usize = 100;
 
 /// The frequency of each kind of event, out of 1,000. Most events of a watch are about pods.
-const MIXTURE: [(usize, &[Happening]); 7] = [
-    (560, &[Happening::PodAdded, Happening::PodRemoved]),
-    (200, &[Happening::PodRelabelled]),
-    (160, &[Happening::PodMoved]),
-    (40, &[Happening::LocalPodAdded, Happening::LocalPodRemoved]),
-    (10, &[Happening::LocalPodRelabelled]),
-    (25, &[Happening::PolicyAdded, Happening::PolicyChanged, Happening::PolicyDeleted]),
-    (5, &[Happening::NamespaceRelabelled]),
+const MIXTURE: [(usize, &[EventKind]); 7] = [
+    (560, &[EventKind::PodAdded, EventKind::PodRemoved]),
+    (200, &[EventKind::PodRelabelled]),
+    (160, &[EventKind::PodMoved]),
+    (40, &[EventKind::LocalPodAdded, EventKind::LocalPodRemoved]),
+    (10, &[EventKind::LocalPodRelabelled]),
+    (25, &[EventKind::PolicyAdded, EventKind::PolicyChanged, EventKind::PolicyDeleted]),
+    (5, &[EventKind::NamespaceRelabelled]),
 ];
 
 impl Cluster {
@@ -165,7 +165,7 @@ impl Cluster {
         self.happen(happening, Place::Anywhere)
     }
 
-    fn choose(&mut self) -> Happening {
+    fn choose(&mut self) -> EventKind {
         let mut drawn = self.random.below(MIXTURE.iter().map(|(weight, _)| weight).sum());
         let of = MIXTURE.iter().find(|(weight, _)| {
             let is_it = drawn < *weight;
@@ -176,26 +176,26 @@ impl Cluster {
         let drawn = *self.random.one_of(happenings);
         let (remote, local) = (self.pods.len() - self.local_pods, self.local_pods);
         let wanted_remote = self.size.pods - self.size.local_pods;
-        let choose = |count: usize, wanted: usize, more: Happening, fewer: Happening| match count.cmp(&wanted) {
+        let choose = |count: usize, wanted: usize, more: EventKind, fewer: EventKind| match count.cmp(&wanted) {
             std::cmp::Ordering::Less => more,
             std::cmp::Ordering::Equal => drawn,
             std::cmp::Ordering::Greater => fewer,
         };
         match drawn {
-            Happening::PodAdded | Happening::PodRemoved => {
-                choose(remote, wanted_remote, Happening::PodAdded, Happening::PodRemoved)
+            EventKind::PodAdded | EventKind::PodRemoved => {
+                choose(remote, wanted_remote, EventKind::PodAdded, EventKind::PodRemoved)
             }
-            Happening::LocalPodAdded | Happening::LocalPodRemoved => {
-                choose(local, self.size.local_pods, Happening::LocalPodAdded, Happening::LocalPodRemoved)
+            EventKind::LocalPodAdded | EventKind::LocalPodRemoved => {
+                choose(local, self.size.local_pods, EventKind::LocalPodAdded, EventKind::LocalPodRemoved)
             }
-            Happening::PolicyAdded | Happening::PolicyDeleted => {
-                choose(self.policies.len(), self.size.policies, Happening::PolicyAdded, Happening::PolicyDeleted)
+            EventKind::PolicyAdded | EventKind::PolicyDeleted => {
+                choose(self.policies.len(), self.size.policies, EventKind::PolicyAdded, EventKind::PolicyDeleted)
             }
-            Happening::PodRelabelled
-            | Happening::PodMoved
-            | Happening::LocalPodRelabelled
-            | Happening::PolicyChanged
-            | Happening::NamespaceRelabelled => drawn,
+            EventKind::PodRelabelled
+            | EventKind::PodMoved
+            | EventKind::LocalPodRelabelled
+            | EventKind::PolicyChanged
+            | EventKind::NamespaceRelabelled => drawn,
         }
     }
 
@@ -208,17 +208,17 @@ impl Cluster {
         let Size { pods, policies, local_pods, .. } = self.size;
         let remote = self.pods.len() - self.local_pods;
         let happening = if self.local_pods > local_pods {
-            Happening::LocalPodRemoved
+            EventKind::LocalPodRemoved
         } else if self.local_pods < local_pods {
-            Happening::LocalPodAdded
+            EventKind::LocalPodAdded
         } else if remote > pods - local_pods {
-            Happening::PodRemoved
+            EventKind::PodRemoved
         } else if remote < pods - local_pods {
-            Happening::PodAdded
+            EventKind::PodAdded
         } else if self.policies.len() > policies {
-            Happening::PolicyDeleted
+            EventKind::PolicyDeleted
         } else if self.policies.len() < policies {
-            Happening::PolicyAdded
+            EventKind::PolicyAdded
         } else {
             return None;
         };
@@ -229,59 +229,59 @@ impl Cluster {
     ///
     /// # Panics
     /// If no object is eligible.
-    pub fn happen(&mut self, happening: Happening, place: Place) -> Event {
+    pub fn happen(&mut self, happening: EventKind, place: Place) -> Event {
         match happening {
-            Happening::PodAdded => {
+            EventKind::PodAdded => {
                 let workload = self.random.below(self.workloads.len());
                 self.remote_pod_added(workload)
             }
-            Happening::PodRemoved => {
+            EventKind::PodRemoved => {
                 let index = self.some_pod(|pod| !pod.is_local());
                 self.pod_removed(index)
             }
-            Happening::PodRelabelled => {
+            EventKind::PodRelabelled => {
                 let index = self.some_pod(|pod| !pod.is_local());
                 self.pod_relabelled(index)
             }
-            Happening::PodMoved => {
+            EventKind::PodMoved => {
                 let ended = self.finished > self.pods.len() / ONE_ENDED_OF;
                 let index = self.some_pod(|pod| !pod.is_local() && (pod.phase == Phase::Succeeded) == ended);
                 self.pod_moved(index)
             }
-            Happening::LocalPodAdded => {
+            EventKind::LocalPodAdded => {
                 let workload = self.random.below(self.workloads.len());
                 let index = add_pod(self, workload, 0).expect("a node has room for twice its pods");
                 self.event(Kind::Pod, index, WatchEventType::Added)
             }
-            Happening::LocalPodRemoved => {
+            EventKind::LocalPodRemoved => {
                 let index = self.some_pod(|pod| pod.is_local());
                 self.pod_removed(index)
             }
-            Happening::LocalPodRelabelled => {
+            EventKind::LocalPodRelabelled => {
                 let index = self.some_pod(|pod| pod.is_local());
                 self.pod_relabelled(index)
             }
-            Happening::PolicyAdded => {
+            EventKind::PolicyAdded => {
                 let namespace = self.some_namespace(place);
                 let sort = *self.random.one_of(&Sort::OTHERS);
                 let index = add_policy(self, namespace, sort);
                 self.event(Kind::NetworkPolicy, index, WatchEventType::Added)
             }
-            Happening::PolicyChanged => {
+            EventKind::PolicyChanged => {
                 let index = self.some_policy(place);
                 let (seed, version) = (self.random.next(), self.next_version());
                 let policy = &mut self.policies[index];
                 (policy.seed, policy.version) = (seed, version);
                 self.event(Kind::NetworkPolicy, index, WatchEventType::Modified)
             }
-            Happening::PolicyDeleted => {
+            EventKind::PolicyDeleted => {
                 let index = self.some_policy(place);
                 self.policies[index].version = self.next_version();
                 let event = self.event(Kind::NetworkPolicy, index, WatchEventType::Deleted);
                 self.policies.swap_remove(index);
                 event
             }
-            Happening::NamespaceRelabelled => {
+            EventKind::NamespaceRelabelled => {
                 let index = SPECIAL.len() + self.random.below(self.namespaces.len() - SPECIAL.len());
                 let (team, version) = (self.random.below(TEAMS), self.next_version());
                 let namespace = &mut self.namespaces[index];
@@ -441,7 +441,7 @@ mod tests {
             versions.push(event.version);
             assert!(state.apply(event.change()).any() || event.line == WatchEventType::Modified);
         }
-        for happening in Happening::ALL {
+        for happening in EventKind::ALL {
             for place in [Place::Anywhere, Place::Here] {
                 state.apply(cluster.happen(happening, place).change());
             }

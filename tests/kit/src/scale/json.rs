@@ -63,7 +63,7 @@ pub(super) fn write_namespace(namespace: &Namespace, form: Form, out: &mut Vec<u
 
 pub(super) fn write_policy(cluster: &Cluster, policy: &Policy, form: Form, out: &mut Vec<u8>) {
     begin(&POLICY, Kind::NetworkPolicy, form, out, |gap, out| match gap {
-        "name" => put!(out, "{}-{}", policy.sort.word(), policy.id),
+        "name" => put!(out, "{}-{}", policy.sort.as_str(), policy.id),
         "namespace" => put!(out, "{}", cluster.namespaces[policy.namespace].name),
         "uid" => put_uid(out, 2, policy.id.into()),
         "version" => put!(out, "{}", policy.version),

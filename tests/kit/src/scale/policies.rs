@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::draw::{COMPONENTS, TEAMS};
+use super::generation::{COMPONENTS, TEAMS};
 use super::random::Random;
 use super::{Cluster, Policy};
 
@@ -38,7 +38,7 @@ impl Sort {
         Sort::ManyPorts,
     ];
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Sort::DenyAll => "deny-all",
             Sort::Dns => "dns",

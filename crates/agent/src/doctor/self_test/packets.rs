@@ -22,7 +22,7 @@ const LONGEST: usize = 64;
 
 /// Packets that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Arrived {
+pub(super) struct PacketArrivals {
     pub(super) allowed: bool,
     pub(super) denied: bool,
 }
@@ -82,9 +82,9 @@ impl ProbeSockets {
 
     /// Sends both packets until one arrives. The denied one is sent first and uses the same path, so it would arrive
     /// first.
-    pub(super) fn verdict(&self) -> io::Result<Arrived> {
+    pub(super) fn verdict(&self) -> io::Result<PacketArrivals> {
         let deadline = Instant::now() + WITHIN;
-        let mut arrived = Arrived { allowed: false, denied: false };
+        let mut arrived = PacketArrivals { allowed: false, denied: false };
         while !arrived.allowed && !arrived.denied && Instant::now() < deadline {
             self.send(&self.stranger, DENIED)?;
             self.send(&self.friend, ALLOWED)?;

@@ -11,20 +11,20 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::packets::ProbeSockets;
-use super::{Failed, TestedFamily};
+use super::{SelfTestError, TestedFamily};
 use crate::rtnetlink::{Rtnetlink, VethEnd};
 
 /// Addresses of a pod, from the documentation ranges (RFC 5737, RFC 3849). They are used only in the scratch
 /// namespaces.
-pub(super) struct Place {
+pub(super) struct PodAddresses {
     pub(super) ipv4: Ipv4Addr,
     pub(super) ipv6: Ipv6Addr,
 }
 
-impl Place {
-    const fn new(network: u8, host: u8) -> Place {
+impl PodAddresses {
+    const fn new(network: u8, host: u8) -> PodAddresses {
         let ipv4 = Ipv4Addr::new(192, 0, 2, network * 16 + host);
-        Place { ipv4, ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, network as u16, 0, 0, 0, host as u16) }
+        PodAddresses { ipv4, ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, network as u16, 0, 0, 0, host as u16) }
     }
 
     pub(super) fn address(&self, family: TestedFamily) -> IpAddr {
@@ -35,11 +35,11 @@ impl Place {
     }
 }
 
-const TO_SERVER: Place = Place::new(1, 1);
-pub(super) const SERVER: Place = Place::new(1, 2);
-const TO_SENDERS: Place = Place::new(2, 1);
-pub(super) const FRIEND: Place = Place::new(2, 2);
-pub(super) const STRANGER: Place = Place::new(2, 3);
+const TO_SERVER: PodAddresses = PodAddresses::new(1, 1);
+pub(super) const SERVER: PodAddresses = PodAddresses::new(1, 2);
+const TO_SENDERS: PodAddresses = PodAddresses::new(2, 1);
+pub(super) const FRIEND: PodAddresses = PodAddresses::new(2, 2);
+pub(super) const STRANGER: PodAddresses = PodAddresses::new(2, 3);
 
 /// Fixed indices and hardware addresses of the links make queries unnecessary. An index is unique in its namespace, a
 /// hardware address on its link.
@@ -56,13 +56,13 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Leaves the calling thread in one of the namespaces.
-    pub(super) fn build() -> Result<Scratch, Failed> {
+    pub(super) fn build() -> Result<Scratch, SelfTestError> {
         let (server, senders, node) = (new_namespace()?, new_namespace()?, new_namespace()?);
         let families = families();
         forward(&families)?;
         let scratch = Scratch { node, server, senders, families };
         let could_not =
-            |error: io::Error| Failed::CouldNotRun(format!("cannot connect the scratch namespaces: {error}"));
+            |error: io::Error| SelfTestError::CouldNotRun(format!("cannot connect the scratch namespaces: {error}"));
         scratch.connect().map_err(could_not)?;
         Ok(scratch)
     }
@@ -72,13 +72,14 @@ impl Scratch {
     }
 
     /// Moves the calling thread to the node's namespace.
-    pub(super) fn enter_node(&self) -> Result<(), Failed> {
-        enter(&self.node)
-            .map_err(|e| Failed::CouldNotRun(format!("cannot enter the network namespace of the scratch node: {e}")))
+    pub(super) fn enter_node(&self) -> Result<(), SelfTestError> {
+        enter(&self.node).map_err(|e| {
+            SelfTestError::CouldNotRun(format!("cannot enter the network namespace of the scratch node: {e}"))
+        })
     }
 
     /// Opens sockets of the pod and of both senders.
-    pub(super) fn open_sockets(&self, family: TestedFamily) -> Result<ProbeSockets, Failed> {
+    pub(super) fn open_sockets(&self, family: TestedFamily) -> Result<ProbeSockets, SelfTestError> {
         let open = || -> io::Result<ProbeSockets> {
             enter(&self.server)?;
             let server = ProbeSockets::socket(SERVER.address(family))?;
@@ -86,8 +87,9 @@ impl Scratch {
             let (friend, stranger) = (FRIEND.address(family), STRANGER.address(family));
             Ok(ProbeSockets::new(family, server, ProbeSockets::socket(friend)?, ProbeSockets::socket(stranger)?))
         };
-        open()
-            .map_err(|e| Failed::CouldNotRun(format!("cannot open sockets in the scratch namespaces ({family}): {e}")))
+        open().map_err(|e| {
+            SelfTestError::CouldNotRun(format!("cannot open sockets in the scratch namespaces ({family}): {e}"))
+        })
     }
 
     fn connect(&self) -> io::Result<()> {
@@ -127,12 +129,13 @@ fn prefix(family: TestedFamily) -> u8 {
 }
 
 /// Moves the calling thread into a new namespace.
-fn new_namespace() -> Result<File, Failed> {
+fn new_namespace() -> Result<File, SelfTestError> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
-        Errno::EPERM => Failed::NotPermitted,
-        other => Failed::CouldNotRun(format!("cannot create a network namespace: {other}")),
+        Errno::EPERM => SelfTestError::NotPermitted,
+        other => SelfTestError::CouldNotRun(format!("cannot create a network namespace: {other}")),
     })?;
-    File::open("/proc/thread-self/ns/net").map_err(|e| Failed::CouldNotRun(format!("/proc/thread-self/ns/net: {e}")))
+    File::open("/proc/thread-self/ns/net")
+        .map_err(|e| SelfTestError::CouldNotRun(format!("/proc/thread-self/ns/net: {e}")))
 }
 
 fn enter(namespace: &File) -> io::Result<()> {
@@ -152,7 +155,7 @@ const FORWARD_IPV4: &str = "/proc/sys/net/ipv4/ip_forward";
 const FORWARD_IPV6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 
 /// Enables forwarding in the namespace of the calling thread.
-fn forward(families: &[TestedFamily]) -> Result<(), Failed> {
+fn forward(families: &[TestedFamily]) -> Result<(), SelfTestError> {
     for family in families {
         let path = match family {
             TestedFamily::Ipv4 => FORWARD_IPV4,
@@ -165,7 +168,7 @@ fn forward(families: &[TestedFamily]) -> Result<(), Failed> {
             written => written,
         };
         written.map_err(|error| {
-            Failed::CouldNotRun(format!("cannot enable forwarding in the scratch namespace: {path}: {error}"))
+            SelfTestError::CouldNotRun(format!("cannot enable forwarding in the scratch namespace: {path}: {error}"))
         })?;
     }
     Ok(())

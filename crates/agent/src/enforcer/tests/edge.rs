@@ -48,7 +48,7 @@ fn requires_interfaces(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let mut missing = BTreeSet::new();
     let mut refusals = Vec::new();
     for operation in operations {
@@ -73,7 +73,7 @@ fn lacks_netdev_family(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let refusal = |operation: &Operation| match operation {
         _ if operation.table().family != TableFamily::Netdev => None,
         Operation::AddTable { .. } => Some(refuse(operation, libc::EOPNOTSUPP)),
@@ -87,7 +87,7 @@ fn lacks_netdev_chains(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let is_base = |o: &&Operation| matches!(o, Operation::AddChain { hook: Some(Hook::Ingress(_)), .. });
     let refusals = operations.iter().filter(is_base).map(|operation| refuse(operation, libc::ENOENT)).collect();
     commit_unless(refusals, kernel, operations, generation)
@@ -210,7 +210,7 @@ fn lacks_route_realms(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let is_refused = |operation: &&Operation| match operation {
         Operation::AddRule { rule, .. } => rule.matches.contains(&nft::Match::HasRoute),
         _ => false,
@@ -264,7 +264,7 @@ fn refuses_bridge_isolation(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     refusing(kernel, operations, generation, |operation| match operation {
         Operation::AddElements { table, .. } if table.family == TableFamily::Bridge => vec![operation.clone()],
         _ => vec![],
@@ -276,7 +276,7 @@ fn lacks_bridge_family(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     let refusal = |operation: &Operation| match operation {
         _ if operation.table().family != TableFamily::Bridge => None,
         Operation::AddTable { .. } => Some(refuse(operation, libc::EOPNOTSUPP)),

@@ -4,21 +4,21 @@ use nix::sched::{CloneFlags, unshare};
 use super::*;
 use crate::netns::in_new_namespace;
 
-fn of(run_dir: &Path) -> Accounting {
-    Accounting::of_node(run_dir)
+fn of(run_dir: &Path) -> ConntrackSettings {
+    ConntrackSettings::of_node(run_dir)
 }
 
 /// Values of the settings of counters and of timestamps.
-fn values(accounting: &Accounting) -> [u32; 2] {
-    Setting::ALL.map(|setting| accounting.value(setting).unwrap())
+fn values(accounting: &ConntrackSettings) -> [u32; 2] {
+    ConntrackSetting::ALL.map(|setting| accounting.value(setting).unwrap())
 }
 
 /// Runs the work in a network namespace in which both settings have these values.
-fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&Accounting) + Send) {
+fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&ConntrackSettings) + Send) {
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let accounting = of(folder.path());
-        for (setting, value) in Setting::ALL.into_iter().zip(before) {
+        for (setting, value) in ConntrackSetting::ALL.into_iter().zip(before) {
             accounting.set(setting, value).unwrap();
         }
         work(&accounting);
@@ -39,15 +39,15 @@ fn settings_that_others_switch_off_are_renewed() {
     in_namespace_with([0, 1], |accounting| {
         assert_eq!(accounting.enable(), [] as [String; 0]);
         assert_eq!(accounting.renew(&[]), [] as [String; 0]);
-        for setting in Setting::ALL {
+        for setting in ConntrackSetting::ALL {
             accounting.set(setting, 0).unwrap();
         }
-        assert_eq!(accounting.off(), Setting::ALL);
+        assert_eq!(accounting.off(), ConntrackSetting::ALL);
         // Timestamps were on before the agent started, so they are not the agent's.
         let problems = accounting.renew(&[]);
         assert_eq!(values(accounting), [1, 0]);
         assert!(problems.len() == 1 && problems[0].contains("nf_conntrack_timestamp is off"), "{problems:?}");
-        assert_eq!(accounting.renew(&[Setting::Timestamps]), [] as [String; 0], "it was off at the start");
+        assert_eq!(accounting.renew(&[ConntrackSetting::Timestamps]), [] as [String; 0], "it was off at the start");
     });
 }
 
@@ -82,7 +82,7 @@ fn restart_keeps_the_first_remembered_value() {
         accounting.enable();
         // The first restart finds the agent's values; the second finds that another program has reset one.
         accounting.enable();
-        accounting.set(Setting::Counters, 0).unwrap();
+        accounting.set(ConntrackSetting::Counters, 0).unwrap();
         accounting.enable();
         assert_eq!(values(accounting), [1, 1]);
         accounting.restore().unwrap();
@@ -94,17 +94,17 @@ fn restart_keeps_the_first_remembered_value() {
 fn value_that_is_no_longer_ours_stays() {
     in_new_namespace(|| {
         let (root, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let accounting = Accounting { root: root.path().into(), run_dir: run_dir.path().into() };
+        let accounting = ConntrackSettings { root: root.path().into(), run_dir: run_dir.path().into() };
         std::fs::create_dir_all(root.path().join("proc/sys/net/netfilter")).unwrap();
-        for setting in Setting::ALL {
+        for setting in ConntrackSetting::ALL {
             std::fs::write(accounting.setting_path(setting), "0\n").unwrap();
         }
         assert_eq!(accounting.enable(), [] as [String; 0]);
         // A future kernel may add values.
-        std::fs::write(accounting.setting_path(Setting::Counters), "2\n").unwrap();
-        std::fs::remove_file(accounting.setting_path(Setting::Timestamps)).unwrap();
+        std::fs::write(accounting.setting_path(ConntrackSetting::Counters), "2\n").unwrap();
+        std::fs::remove_file(accounting.setting_path(ConntrackSetting::Timestamps)).unwrap();
         assert_eq!(accounting.restore().unwrap(), [] as [String; 0]);
-        assert_eq!((accounting.value(Setting::Counters).unwrap(), accounting.is_remembered()), (2, false));
+        assert_eq!((accounting.value(ConntrackSetting::Counters).unwrap(), accounting.is_remembered()), (2, false));
     });
 }
 
@@ -134,7 +134,7 @@ fn failed_restore_stays_remembered() {
 #[test]
 fn nothing_is_set_that_cannot_be_remembered() {
     in_namespace_with([0, 0], |accounting| {
-        let nowhere = Accounting { run_dir: accounting.run_dir.join("missing"), ..accounting.clone() };
+        let nowhere = ConntrackSettings { run_dir: accounting.run_dir.join("missing"), ..accounting.clone() };
         let missing = nowhere.enable();
         assert!(missing.len() == 2 && missing[0].contains("cannot write"), "{missing:?}");
         std::fs::write(accounting.file(), r#"{"nf_conntrack_acct""#).unwrap();
@@ -148,7 +148,7 @@ fn nothing_is_set_that_cannot_be_remembered() {
 #[test]
 fn missing_settings_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let accounting = Accounting { root: folder.path().into(), run_dir: folder.path().into() };
+    let accounting = ConntrackSettings { root: folder.path().into(), run_dir: folder.path().into() };
     let missing = accounting.enable();
     assert!(
         missing.len() == 2 && missing[0].starts_with("net.netfilter.nf_conntrack_acct does not exist"),
@@ -165,7 +165,7 @@ fn events_switched_off_are_reported_and_left() {
         let problems = accounting.enable();
         assert!(problems.len() == 1 && problems[0].contains("sysctl -w net.netfilter.nf_conntrack_events=2"));
         assert_eq!(std::fs::read_to_string(&path).unwrap().trim(), "0");
-        accounting.set(Setting::Timestamps, 0).unwrap();
+        accounting.set(ConntrackSetting::Timestamps, 0).unwrap();
         assert!(!accounting.has_times());
     });
 }

@@ -8,14 +8,14 @@ use flow::{Endpoint, EndpointKind, Member, Network};
 use identity::{ClusterScheme, EndIdentity, Workload, service_identity};
 use policy::{Holder, Interner, Pod};
 
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 use crate::flows::replica::Replica;
 use crate::own_subnets::own_addresses;
-use crate::reports::{Ends, Place};
+use crate::reports::{AddressContext, Ends};
 
 /// Inputs of the names other than the cluster state.
-pub(crate) struct Naming {
-    place: Place,
+pub(crate) struct NameInputs {
+    place: AddressContext,
     identities: ClusterScheme,
     /// Namespaces in which a label may set the pods' service identity; `*` means all.
     service_namespaces: BTreeSet<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Naming {
 
 /// The role of an address in a flow.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
+pub(super) enum EndRole {
     Source,
     Destination {
         /// The client asked for the Service `default/kubernetes`.
@@ -46,16 +46,17 @@ pub(super) struct NamedEnd {
     pub(super) is_local: bool,
 }
 
-impl Naming {
+impl NameInputs {
     pub(crate) fn new(
-        place: Place,
+        place: AddressContext,
         identities: ClusterScheme,
         service_namespaces: BTreeSet<String>,
         labels: Vec<String>,
-    ) -> Naming {
+    ) -> NameInputs {
         let node = place.node.as_str().into();
         let own_addresses = BTreeSet::new();
-        let mut naming = Naming { place, identities, service_namespaces, labels, own_addresses, node, followed: None };
+        let mut naming =
+            NameInputs { place, identities, service_namespaces, labels, own_addresses, node, followed: None };
         naming.read_own_addresses();
         naming
     }
@@ -76,9 +77,9 @@ impl Naming {
     }
 
     /// Updates the inputs of identities from the replica.
-    pub(super) fn follow(&mut self, replica: &Replica) {
+    pub(super) fn update(&mut self, replica: &Replica) {
         if self.followed != Some(replica.revision()) {
-            self.identities.follow(replica.state());
+            self.identities.update(replica.state());
             self.followed = Some(replica.revision());
         }
     }
@@ -96,7 +97,7 @@ impl Naming {
     }
 
     /// Names the holder of the address at this end of a flow.
-    pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: Role) -> NamedEnd {
+    pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: EndRole) -> NamedEnd {
         match replica.state().holder(address) {
             Some(Holder::Pod(pod)) => self.pod(replica, pod, address),
             Some(Holder::Unknown(attachment)) => {
@@ -146,7 +147,7 @@ impl Naming {
         NamedEnd { endpoint, member, is_local }
     }
 
-    fn no_pod(&self, replica: &Replica, address: IpAddr, role: Role) -> NamedEnd {
+    fn no_pod(&self, replica: &Replica, address: IpAddr, role: EndRole) -> NamedEnd {
         let end =
             Ends { state: replica.state(), place: &self.place, scheme: self.identities.scheme() }.of_address(address);
         let node = match self.own_addresses.contains(&address) {
@@ -156,8 +157,8 @@ impl Naming {
         let node = node.or_else(|| end.node.as_deref().filter(|_| end.kind == EndKind::Node).map(Arc::from));
         // A node that runs an API server has other ports too.
         let is_api_server = match role {
-            Role::Source => false,
-            Role::Destination { of_api_service } => {
+            EndRole::Source => false,
+            EndRole::Destination { of_api_service } => {
                 replica.services().is_api_server(address) && (of_api_service || node.is_none())
             }
         };
@@ -183,7 +184,7 @@ impl Naming {
     }
 
     /// Corrects the source of packets with a forged address to the pod that the drop event names.
-    pub(super) fn corrected(&self, replica: &Replica, named: NamedEnd, end: &End) -> NamedEnd {
+    pub(super) fn corrected(&self, replica: &Replica, named: NamedEnd, end: &DropEnd) -> NamedEnd {
         let pod = end.pod.as_deref().and_then(|name| replica.state().pod(&name.parse().ok()?));
         match pod {
             Some(pod) if named.member.pod.as_deref() != end.pod.as_deref() => {
@@ -195,7 +196,7 @@ impl Naming {
 
     /// An address without a pod, with its reserved identity.
     fn member(&self, replica: &Replica, address: IpAddr, kind: EndKind) -> Member {
-        let end = End { address: Some(address), kind, pod: None, node: None, cluster: None, set: None };
+        let end = DropEnd { address: Some(address), kind, pod: None, node: None, cluster: None, set: None };
         let ends = Ends { state: replica.state(), place: &self.place, scheme: self.identities.scheme() };
         Member { address, pod: None, node: None, labels: [].into(), identity: ends.identity(&end) }
     }

@@ -5,9 +5,9 @@ use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::drops::{End, EndKind};
-use crate::flows::feed::{DenyingPolicies, Mutation, Progress, Update};
-use crate::reports::{FirstPacket, Flow, Place};
+use crate::api::drops::{DropEnd, EndKind};
+use crate::flows::feed::{DenyingPolicies, EnforcedState, Mutation, Progress};
+use crate::reports::{AddressContext, FirstPacket, PacketFlow};
 
 fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_millisecond(milliseconds).unwrap()
@@ -27,9 +27,9 @@ fn allowing(name: &str, port: u16) -> Change {
     set(Kind::NetworkPolicy, object)
 }
 
-fn update(changes: Vec<Change>, generation: u32, before: i64, after: i64) -> Update {
+fn update(changes: Vec<Change>, generation: u32, before: i64, after: i64) -> EnforcedState {
     let progress = Progress::Mutations(changes.into_iter().map(Mutation::Object).collect());
-    Update { progress, generation, before: at(before), after: at(after) }
+    EnforcedState { progress, generation, before: at(before), after: at(after) }
 }
 
 fn replacing(old: &str, new: Change) -> Vec<Change> {
@@ -41,9 +41,9 @@ fn layout() -> Layout {
 }
 
 fn begin() -> (Attribution, Replica) {
-    let place = Place { node: "node-a".into(), ..Place::default() };
+    let place = AddressContext { node: "node-a".into(), ..AddressContext::default() };
     let identities = ClusterScheme::new(ClusterName::Configured("c".into()), LabelFilter::default());
-    let naming = Naming::new(place, identities, Default::default(), vec!["app".into()]);
+    let naming = NameInputs::new(place, identities, Default::default(), vec!["app".into()]);
     let mut replica = Replica::default();
     let pod = |name: &str, address: &str| {
         let metadata = json!({"namespace": "shop", "name": name, "labels": {"app": name}});
@@ -53,7 +53,12 @@ fn begin() -> (Attribution, Replica) {
     let objects = vec![pod("web", "10.1.0.1"), pod("db", "10.1.0.2"), allowing("first", 80)];
     let mut state = ClusterState::new();
     objects.into_iter().for_each(|change| drop(state.apply(change)));
-    replica.enqueue(Update { progress: Progress::State(Box::new(state)), generation: 7, before: at(0), after: at(0) });
+    replica.enqueue(EnforcedState {
+        progress: Progress::State(Box::new(state)),
+        generation: 7,
+        before: at(0),
+        after: at(0),
+    });
     replica.advance_to(at(0));
     (Attribution::new(naming, layout()), replica)
 }
@@ -159,8 +164,8 @@ fn connection_before_the_agent_has_unknown_rules() {
 fn denied_packets_have_passed_the_source() {
     let (mut attribution, replica) = begin();
     let mut denied = |direction| {
-        let end = End { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
-        let flow = Flow {
+        let end = DropEnd { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
+        let flow = PacketFlow {
             source: "10.1.0.1".parse().unwrap(),
             destination: "10.1.0.2".parse().unwrap(),
             protocol: 6,
@@ -220,7 +225,7 @@ fn hits_have_tier_action_and_rule_name() {
     assert_eq!(of(&passed.ingress.enforced), hit("baseline", "b", "in", "allow"));
     assert_eq!(of(&passed.ingress.passed_by), hit("admin", "a", "on", "pass"));
 
-    let end = End { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
+    let end = DropEnd { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
     let rule = |tier, policy: &str, name: &str, action| policy::ClusterRuleName {
         tier,
         policy: policy.into(),
@@ -232,7 +237,7 @@ fn hits_have_tier_action_and_rule_name() {
     let denied = DeniedPackets {
         source: end.clone(),
         destination: end,
-        flow: Flow {
+        flow: PacketFlow {
             source: "10.1.0.1".parse().unwrap(),
             destination: "10.1.0.2".parse().unwrap(),
             protocol: 6,

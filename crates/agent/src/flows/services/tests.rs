@@ -1,4 +1,4 @@
-use cluster::{ServicePortSpec, Watched};
+use cluster::{ServicePortSpec, Watchable};
 use policy::Interner;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};

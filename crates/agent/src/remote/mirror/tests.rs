@@ -1,4 +1,4 @@
-use policy::remote::wire::Baseline;
+use policy::remote::wire::RemoteBaseline;
 
 use super::*;
 
@@ -22,8 +22,8 @@ impl ProviderTable {
         self
     }
 
-    fn baseline(&self) -> Baseline {
-        let mut baseline = Baseline { epoch: 1, ..Baseline::default() };
+    fn baseline(&self) -> RemoteBaseline {
+        let mut baseline = RemoteBaseline { epoch: 1, ..RemoteBaseline::default() };
         for (cluster, (reachable, synced_at, sets)) in &self.0 {
             baseline.clusters.push(row(cluster, *reachable, *synced_at));
             for (name, addresses) in sets {
@@ -48,12 +48,12 @@ fn update(cluster: &str, name: &str, adds: &[&str], removes: &[&str]) -> SetDelt
     SetDelta { set: RemoteSet::new(cluster, "shop", name), adds: parsed(adds), removes: parsed(removes) }
 }
 
-fn rows(clusters: Vec<ClusterRow>) -> Delta {
-    Delta { epoch: 1, seq: 1, clusters, ..Delta::default() }
+fn rows(clusters: Vec<ClusterRow>) -> RemoteDelta {
+    RemoteDelta { epoch: 1, seq: 1, clusters, ..RemoteDelta::default() }
 }
 
-fn sets(sets: Vec<SetDelta>) -> Delta {
-    Delta { epoch: 1, seq: 1, sets, ..Delta::default() }
+fn sets(sets: Vec<SetDelta>) -> RemoteDelta {
+    RemoteDelta { epoch: 1, seq: 1, sets, ..RemoteDelta::default() }
 }
 
 /// A mirror, and the sets that result from its changes.
@@ -67,7 +67,7 @@ impl FollowedMirror {
         FollowedMirror { mirror: Mirror::new(max_stale), state: Sets::new() }
     }
 
-    fn take(&mut self, what: impl FnOnce(&mut Mirror) -> Vec<RemoteChange>) {
+    fn apply(&mut self, what: impl FnOnce(&mut Mirror) -> Vec<RemoteChange>) {
         for change in what(&mut self.mirror) {
             match change {
                 RemoteChange::Update { set, adds, removes } => {
@@ -105,10 +105,10 @@ fn two_pods() -> ProviderTable {
 #[test]
 fn a_baseline_and_its_deltas_are_in_force() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     let delta = sets(vec![update("east", "web", &[], &["10.8.0.1"]), update("east", "api", &["fd00::1"], &[])]);
-    followed.take(|mirror| mirror.delta(&delta, at(2)));
+    followed.apply(|mirror| mirror.delta(&delta, at(2)));
     assert_eq!(followed.shown(), "east/api fd00::1, east/web 10.8.0.2");
     let view = followed.view("east");
     assert_eq!((view.fresh, view.as_of, view.sets, view.addresses), (true, Some(at(2)), 2, 2));
@@ -118,128 +118,128 @@ fn a_baseline_and_its_deltas_are_in_force() {
 fn sets_are_removed_with_unwatched_cluster() {
     let two = two_pods().with("west", true, Some(0), &[("db", &["10.9.0.1"])]);
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two.baseline(), at(1)));
-    followed.take(|mirror| mirror.delta(&Delta { gone: vec!["west".into()], ..Delta::default() }, at(2)));
+    followed.apply(|mirror| mirror.baseline(&two.baseline(), at(1)));
+    followed.apply(|mirror| mirror.delta(&RemoteDelta { gone: vec!["west".into()], ..RemoteDelta::default() }, at(2)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
-    followed.take(|mirror| mirror.baseline(&ProviderTable::default().baseline(), at(3)));
+    followed.apply(|mirror| mirror.baseline(&ProviderTable::default().baseline(), at(3)));
     assert_eq!((followed.shown().as_str(), followed.mirror.views().count()), ("", 0));
 }
 
 #[test]
 fn sets_stay_with_known_age_while_provider_lost() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    followed.take(|mirror| mirror.lost(at(10)));
-    followed.take(|mirror| mirror.reconcile(at(10_000_000)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.lost(at(10)));
+    followed.apply(|mirror| mirror.reconcile(at(10_000_000)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     let view = followed.view("east");
     assert_eq!((view.fresh, view.as_of), (false, Some(at(10))));
-    followed.take(|mirror| mirror.resumed(at(10_000_001)));
+    followed.apply(|mirror| mirror.resumed(at(10_000_001)));
     assert!(!followed.view("east").fresh, "what was missed has not come yet");
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(10_000_000))]), at(10_000_002)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", true, Some(10_000_000))]), at(10_000_002)));
     assert!(followed.view("east").fresh);
 }
 
 #[test]
 fn unreachable_cluster_keeps_sets_until_resync() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(5))]), at(7)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", false, Some(5))]), at(7)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     assert_eq!((followed.view("east").fresh, followed.view("east").as_of), (false, Some(at(5))));
     let mut back = rows(vec![row("east", true, Some(90))]);
     back.sets = vec![update("east", "web", &[], &["10.8.0.1"])];
-    followed.take(|mirror| mirror.delta(&back, at(91)));
+    followed.apply(|mirror| mirror.delta(&back, at(91)));
     assert_eq!((followed.shown().as_str(), followed.view("east").fresh), ("east/web 10.8.0.2", true));
 }
 
 #[test]
 fn restarted_provider_without_data_removes_no_addresses() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    followed.take(|mirror| mirror.lost(at(2)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.lost(at(2)));
     let empty = ProviderTable::default().with("east", false, None, &[]);
-    followed.take(|mirror| mirror.baseline(&empty.baseline(), at(3)));
+    followed.apply(|mirror| mirror.baseline(&empty.baseline(), at(3)));
     assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.1 10.8.0.2", true));
     // The provider reaches the cluster, where one pod was removed meanwhile.
-    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.2"], &[])]), at(4)));
+    followed.apply(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.2"], &[])]), at(4)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(5))]), at(5)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", true, Some(5))]), at(5)));
     assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.2", false));
 }
 
 #[test]
 fn stale_provider_does_not_restore_removed_address() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
-    followed.take(|mirror| mirror.lost(at(51)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
+    followed.apply(|mirror| mirror.lost(at(51)));
     let older = ProviderTable::default().with("east", false, Some(40), &[("web", &["10.8.0.1", "10.8.0.2"])]);
-    followed.take(|mirror| mirror.baseline(&older.baseline(), at(52)));
+    followed.apply(|mirror| mirror.baseline(&older.baseline(), at(52)));
     assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.2", Some(at(51))));
     // A provider that lost its connection to the cluster later has a more recent view.
     let later = ProviderTable::default().with("east", false, Some(60), &[("web", &["10.8.0.3"])]);
-    followed.take(|mirror| mirror.baseline(&later.baseline(), at(70)));
+    followed.apply(|mirror| mirror.baseline(&later.baseline(), at(70)));
     assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.3", Some(at(60))));
 }
 
 #[test]
 fn provider_older_than_streamed_deltas_is_rejected() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
     // The sets as a whole were last known to be current at 0.
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(0))]), at(55)));
-    followed.take(|mirror| mirror.lost(at(56)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", false, Some(0))]), at(55)));
+    followed.apply(|mirror| mirror.lost(at(56)));
     let older = ProviderTable::default().with("east", false, Some(20), &[("web", &["10.8.0.1", "10.8.0.2"])]);
-    followed.take(|mirror| mirror.baseline(&older.baseline(), at(57)));
+    followed.apply(|mirror| mirror.baseline(&older.baseline(), at(57)));
     assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.2", true));
 }
 
 #[test]
 fn recalled_sets_apply_until_fresher_baseline() {
     let mut before = FollowedMirror::new(None);
-    before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
-    before.take(|mirror| mirror.reconcile(at(9)));
+    before.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    before.apply(|mirror| mirror.reconcile(at(9)));
     let kept = before.mirror.to_keep();
     let mut after = FollowedMirror::new(None);
-    after.take(|mirror| mirror.recall(&kept, at(20)));
+    after.apply(|mirror| mirror.recall(&kept, at(20)));
     assert_eq!(after.shown(), before.shown());
     assert_eq!((after.view("east").fresh, after.view("east").as_of), (false, Some(at(9))));
     assert_eq!(after.mirror.to_keep(), kept, "and is kept as it was");
     let now = ProviderTable::default().with("east", true, Some(21), &[("web", &["10.8.0.2"])]);
-    after.take(|mirror| mirror.baseline(&now.baseline(), at(21)));
+    after.apply(|mirror| mirror.baseline(&now.baseline(), at(21)));
     assert_eq!(after.shown(), "east/web 10.8.0.2");
 }
 
 #[test]
 fn expired_sets_are_dropped_until_cluster_reachable() {
     let mut followed = FollowedMirror::new(Some(Duration::from_secs(60)));
-    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.apply(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.mirror.next_drop(), None);
-    followed.take(|mirror| mirror.reconcile(at(1000)));
+    followed.apply(|mirror| mirror.reconcile(at(1000)));
     assert_ne!(followed.shown(), "", "a cluster that answers is never too old");
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(1000))]), at(1010)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", false, Some(1000))]), at(1010)));
     assert_eq!(followed.mirror.next_drop(), Some(at(1060)));
-    followed.take(|mirror| mirror.reconcile(at(1060)));
+    followed.apply(|mirror| mirror.reconcile(at(1060)));
     assert_ne!(followed.shown(), "");
-    followed.take(|mirror| mirror.reconcile(at(1061)));
+    followed.apply(|mirror| mirror.reconcile(at(1061)));
     assert_eq!((followed.shown().as_str(), followed.view("east").dropped), ("", true));
     assert_eq!(followed.mirror.next_drop(), None);
     assert_eq!(followed.mirror.to_keep().sets.len(), 1, "it is still known");
-    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(1062)));
+    followed.apply(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(1062)));
     assert_eq!(followed.shown(), "");
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(1063))]), at(1063)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", true, Some(1063))]), at(1063)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2 10.8.0.9");
 }
 
 #[test]
 fn sets_of_new_cluster_apply_with_its_row() {
     let mut followed = FollowedMirror::new(None);
-    followed.take(|mirror| mirror.baseline(&Baseline::default(), at(1)));
-    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
+    followed.apply(|mirror| mirror.baseline(&RemoteBaseline::default(), at(1)));
+    followed.apply(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
     assert_eq!(followed.shown(), "", "nothing was said of the cluster yet");
-    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(2))]), at(2)));
+    followed.apply(|mirror| mirror.delta(&rows(vec![row("east", true, Some(2))]), at(2)));
     assert_eq!((followed.shown().as_str(), followed.view("east").fresh), ("east/web 10.8.0.9", true));
 }
 
@@ -273,11 +273,11 @@ mod stories {
     }
 
     impl Provider {
-        fn baseline(&self) -> Baseline {
+        fn baseline(&self) -> RemoteBaseline {
             let sets = addresses(self.pods).into_iter().collect::<Vec<_>>();
             let set = SetRow { set: RemoteSet::new("east", "shop", "web"), addresses: sets };
             let sets = if self.pods == 0 { vec![] } else { vec![set] };
-            Baseline { clusters: vec![row("east", self.sees, self.synced_at)], sets, ..Baseline::default() }
+            RemoteBaseline { clusters: vec![row("east", self.sees, self.synced_at)], sets, ..RemoteBaseline::default() }
         }
     }
 
@@ -313,7 +313,7 @@ mod stories {
                     Step::Link(provider, sees) => providers[provider].sees = sees,
                     Step::Restart(provider, keeps) => {
                         if following == Some(provider) {
-                            followed.take(|mirror| mirror.lost(now));
+                            followed.apply(|mirror| mirror.lost(now));
                             following = None;
                         }
                         let Provider { pods, synced_at, .. } = providers[provider];
@@ -324,18 +324,18 @@ mod stories {
                     }
                     Step::Follow(provider) => {
                         if following.is_some() {
-                            followed.take(|mirror| mirror.lost(now));
+                            followed.apply(|mirror| mirror.lost(now));
                         }
                         following = Some(provider);
                     }
                     Step::Lose => {
-                        followed.take(|mirror| mirror.lost(now));
+                        followed.apply(|mirror| mirror.lost(now));
                         following = None;
                     }
                     Step::Recall => {
                         let kept = followed.mirror.to_keep();
                         followed = FollowedMirror::new(None);
-                        followed.take(|mirror| mirror.recall(&kept, now));
+                        followed.apply(|mirror| mirror.recall(&kept, now));
                         following = None;
                     }
                 }
@@ -346,14 +346,14 @@ mod stories {
                 if let Some(provider) = following {
                     let provider = &providers[provider];
                     match before.filter(|_| !matches!(step, Step::Follow(_))) {
-                        None => followed.take(|mirror| mirror.baseline(&provider.baseline(), now)),
+                        None => followed.apply(|mirror| mirror.baseline(&provider.baseline(), now)),
                         Some(old) => {
                             let (was, is) = (addresses(old.pods), addresses(provider.pods));
                             let set = RemoteSet::new("east", "shop", "web");
                             let (adds, removes) = ((&is - &was).into_iter().collect(), (&was - &is).into_iter().collect());
                             let mut delta = rows(vec![row("east", provider.sees, provider.synced_at)]);
                             delta.sets = vec![SetDelta { set, adds, removes }];
-                            followed.take(|mirror| mirror.delta(&delta, now));
+                            followed.apply(|mirror| mirror.delta(&delta, now));
                         }
                     }
                 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use policy::{ClusterState, Direction, EndSeen, FlowSeen, Traffic, WhoSeen};
 
 use crate::api::audit::AuditedFlow;
-use crate::api::drops::{End, EndKind};
+use crate::api::drops::{DropEnd, EndKind};
 use crate::reports::coverage::written;
 
 /// Ports distinguished between two endpoints. A client of more scans ports, or gets them assigned by its protocol; no
@@ -19,21 +19,21 @@ const MANY_PORTS: &str = "many ports";
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndPair {
     pub(super) direction: Direction,
-    pub(super) source: End,
-    pub(super) destination: End,
+    pub(super) source: DropEnd,
+    pub(super) destination: DropEnd,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     /// The most recently seen ports, each with its text.
-    pub(super) each: BTreeMap<(Traffic, String), Counted>,
+    pub(super) each: BTreeMap<(Traffic, String), PortCount>,
     /// There were more ports; they are reported as one entry.
     pub(super) many: bool,
     packets: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct PortCount {
     packets: u64,
     last: Timestamp,
 }
@@ -41,7 +41,7 @@ pub(super) struct Counted {
 impl Ports {
     pub(super) fn add(&mut self, port: (Traffic, String), packets: u64, at: Timestamp) {
         self.packets += packets;
-        let counted = self.each.entry(port).or_insert(Counted { packets: 0, last: at });
+        let counted = self.each.entry(port).or_insert(PortCount { packets: 0, last: at });
         counted.packets += packets;
         counted.last = at;
         if self.each.len() > PORTS {
@@ -91,7 +91,7 @@ impl EndPair {
     }
 }
 
-fn end_seen(end: &End) -> Option<EndSeen> {
+fn end_seen(end: &DropEnd) -> Option<EndSeen> {
     let who = match (end.pod.as_deref().and_then(|pod| pod.parse().ok()), end.kind) {
         (Some(pod), _) => WhoSeen::Pod(pod),
         (None, EndKind::UnknownPod) => WhoSeen::UnknownPod,

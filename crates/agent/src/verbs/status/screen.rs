@@ -9,8 +9,8 @@ use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::flows::FlowCoverage;
 use crate::api::status::{
-    AgentStatusReport, Diagnostic, Drops, Features, LastCommit, ObjectSource, Pods, Policies, Remote, RemoteCluster,
-    Repairs, Severity, SourceKind,
+    AgentStatusReport, DiagnosticReport, Drops, Features, LastCommitReport, ObjectSource, Pods, Policies, Remote,
+    RemoteCluster, Repairs, Severity, SourceKind,
 };
 use crate::status::in_words;
 
@@ -121,10 +121,10 @@ fn rules(screen: &mut Screen, report: &AgentStatusReport) {
     screen.line("rules", if rules.in_force { Style::new() } else { BAD }, &what);
     screen.line("", Style::new(), &format!("{} elements, {} programs", rules.elements, rules.programs));
     let commits = report.commits;
-    let counts = format!("{} commits, {} refused", commits.taken, commits.refused);
+    let counts = format!("{} commits, {} refused", commits.committed, commits.refused);
     let last = match &report.last_commit {
         None => "none needed yet".into(),
-        Some(LastCommit { seconds_ago, micros, operations, .. }) => format!(
+        Some(LastCommitReport { seconds_ago, micros, operations, .. }) => format!(
             "{} ago, {operations} operations in {}.{:03} ms; {counts}",
             ago(*seconds_ago),
             micros / 1000,
@@ -138,13 +138,13 @@ fn rules(screen: &mut Screen, report: &AgentStatusReport) {
     }
 }
 
-fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[Diagnostic]) {
+fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[DiagnosticReport]) {
     let Policies { enforced, audit, not_understood } = policies;
     let style = if not_understood > 0 { DOUBTFUL } else { Style::new() };
     let says = format!("{enforced} enforced, {audit} in audit, {not_understood} not understood");
     screen.line("policies", style, &says);
     let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error);
-    let text_of = |Diagnostic { kind, object, field, message, .. }: &Diagnostic| match field.is_empty() {
+    let text_of = |DiagnosticReport { kind, object, field, message, .. }: &DiagnosticReport| match field.is_empty() {
         true => format!("{kind} {object}: {message}"),
         false => format!("{kind} {object} {field}: {message}"),
     };
@@ -283,7 +283,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::api::status::{Commits, Problem, Rules};
+    use crate::api::status::{Commits, ProblemReport, Rules};
 
     fn healthy() -> AgentStatusReport {
         AgentStatusReport {
@@ -314,13 +314,13 @@ mod tests {
                 programs: 120,
                 left_out: vec![],
             },
-            last_commit: Some(LastCommit {
+            last_commit: Some(LastCommitReport {
                 time: "2026-05-04T03:02:01.000Z".into(),
                 seconds_ago: 12,
                 micros: 1_203,
                 operations: 2,
             }),
-            commits: Commits { taken: 98, refused: 0 },
+            commits: Commits { committed: 98, refused: 0 },
             repairs: Repairs { changed: 0, removed: 0, at_start: 1 },
             policies: Policies { enforced: 200, audit: 0, not_understood: 0 },
             diagnostics: vec![],
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn status_shows_problems_with_bounded_lists() {
-        let diagnostic = |n: usize| Diagnostic {
+        let diagnostic = |n: usize| DiagnosticReport {
             severity: Severity::Error,
             kind: "NetworkPolicy".into(),
             object: format!("shop/policy-{n}"),
@@ -438,7 +438,7 @@ mod tests {
         };
         report.source.waiting_for = vec!["Pod".into()];
         report.source.seconds_since_synced = None;
-        report.source.problems = vec![Problem { origin: "pods watch".into(), message: "no".into(), seconds: 3 }];
+        report.source.problems = vec![ProblemReport { origin: "pods watch".into(), message: "no".into(), seconds: 3 }];
         report.rules.in_force = false;
         report.rules.policy_generation = None;
         report.rules.left_out = vec!["add element inet ringfence x: Cannot allocate memory".into()];

@@ -19,11 +19,11 @@ const ATTACHMENTS: &str = "cni";
 
 /// Locks of the processes that would undo the uninstallation.
 pub(super) struct Holders {
-    pub(super) agent: Lock,
-    pub(super) install: Lock,
+    pub(super) agent: AgentLock,
+    pub(super) install: AgentLock,
 }
 
-pub(super) enum Lock {
+pub(super) enum AgentLock {
     NoFolder,
     HeldByOther,
     /// Held by this process while the value lives; `None` in a dry run without a lock file.
@@ -39,21 +39,21 @@ impl Holders {
 }
 
 /// `holder_lives` is called for a lock that any user could have taken.
-fn lock(run_dir: &Path, name: &str, dry_run: bool, holder_lives: impl Fn() -> bool) -> anyhow::Result<Lock> {
+fn lock(run_dir: &Path, name: &str, dry_run: bool, holder_lives: impl Fn() -> bool) -> anyhow::Result<AgentLock> {
     let path = run_dir.join(name);
     if dry_run {
         return match lock_file::is_held(&path) {
-            Ok(true) => Ok(Lock::HeldByOther),
-            Ok(false) => Ok(Lock::Taken(None)),
-            Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => Ok(Lock::NoFolder),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Lock::Taken(None)),
+            Ok(true) => Ok(AgentLock::HeldByOther),
+            Ok(false) => Ok(AgentLock::Taken(None)),
+            Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => Ok(AgentLock::NoFolder),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(AgentLock::Taken(None)),
             Err(e) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
         };
     }
     match lock_file::claim(&path, LockKind::Exclusive, holder_lives) {
-        Ok(lock_file::Lock::Taken(file)) => Ok(Lock::Taken(Some(file))),
-        Ok(lock_file::Lock::HeldByOther) => Ok(Lock::HeldByOther),
-        Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => Ok(Lock::NoFolder),
+        Ok(lock_file::Lock::Taken(file)) => Ok(AgentLock::Taken(Some(file))),
+        Ok(lock_file::Lock::HeldByOther) => Ok(AgentLock::HeldByOther),
+        Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => Ok(AgentLock::NoFolder),
         Err(e) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
     }
 }
@@ -61,12 +61,12 @@ fn lock(run_dir: &Path, name: &str, dry_run: bool, holder_lives: impl Fn() -> bo
 pub(super) fn remove(report: &mut UninstallReport, run_dir: &Path, holders: Holders) {
     let what = format!("the folder {}", run_dir.display());
     match (&holders.agent, &holders.install) {
-        (Lock::NoFolder, _) | (_, Lock::NoFolder) => return report.absent(what),
+        (AgentLock::NoFolder, _) | (_, AgentLock::NoFolder) => return report.absent(what),
         // A dry run also lists files that are in use: the warning has already named their user.
-        (Lock::HeldByOther, _) | (_, Lock::HeldByOther) if !report.dry_run => {
+        (AgentLock::HeldByOther, _) | (_, AgentLock::HeldByOther) if !report.dry_run => {
             return report.failed(what, "a running process uses it");
         }
-        (Lock::Taken(_) | Lock::HeldByOther, Lock::Taken(_) | Lock::HeldByOther) => {}
+        (AgentLock::Taken(_) | AgentLock::HeldByOther, AgentLock::Taken(_) | AgentLock::HeldByOther) => {}
     }
     let former_values = run_dir.join(accounting::FILE);
     if !report.dry_run && former_values.symlink_metadata().is_ok() {

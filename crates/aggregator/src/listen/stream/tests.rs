@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sse::{Parsed, Parser};
+use sse::{ParsedEvent, Parser};
 
 use super::*;
 use crate::testing::{begin, push, window};
@@ -22,7 +22,7 @@ fn output(events: mpsc::Sender<Bytes>) -> Output {
 }
 
 /// Events that a follower sends before its first heartbeat.
-async fn sent(follower: Follower) -> Vec<Parsed> {
+async fn sent(follower: Follower) -> Vec<ParsedEvent> {
     let (events, mut queue) = mpsc::channel(QUEUED_EVENTS);
     let running = tokio::spawn(follower.run(output(events)));
     let (mut parser, mut parsed) = (Parser::new(), Vec::new());
@@ -36,12 +36,12 @@ async fn sent(follower: Follower) -> Vec<Parsed> {
     parsed
 }
 
-fn data(event: &Parsed) -> Value {
+fn data(event: &ParsedEvent) -> Value {
     serde_json::from_slice(&event.data).unwrap()
 }
 
 /// Connections of the events' records, by window and port, and how often each was there.
-fn connections(events: &[Parsed]) -> BTreeMap<(String, u64), Vec<u64>> {
+fn connections(events: &[ParsedEvent]) -> BTreeMap<(String, u64), Vec<u64>> {
     let mut found: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for event in events.iter().filter(|event| event.event == FLOWS) {
         for record in data(event)["records"].as_array().unwrap() {
@@ -83,7 +83,7 @@ async fn resumed_stream_has_each_record_once() {
     for cut in 0..whole.len() {
         let next = read_id(&whole[cut].id).unwrap();
         let rest = sent(follower(&aggregate, next)).await;
-        let all: Vec<Parsed> = whole[..=cut].iter().chain(&rest).cloned().collect();
+        let all: Vec<ParsedEvent> = whole[..=cut].iter().chain(&rest).cloned().collect();
         let found = connections(&all);
         assert!(found.values().all(|times| times.len() == 1), "cut behind event {cut}: a record twice");
         assert_eq!(found, connections(&whole), "cut behind event {cut}");
@@ -150,7 +150,7 @@ async fn reader_that_stalls_is_cut_off() {
     let (events, queue) = mpsc::channel(QUEUED_EVENTS);
     let output = Output { stall: Duration::from_millis(20), ..output(events) };
     let ended = follower(&aggregate, Page::at(begin())).run(output).await;
-    assert_eq!(ended, Ended::Stalled);
+    assert_eq!(ended, StreamEnd::Stalled);
     // Events that were queued before the stall remain readable.
     assert_eq!(queue.len(), QUEUED_EVENTS);
 }

@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use ::identity::{LabelFilter, Space};
-use cluster::Watched;
+use cluster::Watchable;
 use ipnet::IpNet;
 use policy::{Change, Interner};
 use serde_json::{Value as Json, json};
@@ -9,11 +9,11 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::directory::{Changes, Settings, Snapshot};
 use crate::edges::Form;
-use crate::frame::{Coding, Frame};
+use crate::frame::{ContentCoding, EventFrame};
 use crate::identity::chunks;
 use crate::mmdb::read::{Database, MmdbReadError};
 use crate::object::{WatchedKind, WatchedObject};
-use crate::tables::Tables;
+use crate::published_tables::Tables;
 
 /// Smaller numbers are reserved and have no row.
 const FIRST_IDENTITY: u32 = 256;
@@ -135,7 +135,8 @@ impl Cluster {
         let bytes = |deltas: &[Vec<u8>]| deltas.iter().map(Vec::len).sum();
         let numbers = deltas.number_json(START);
         let [whole, _] = deltas.into_json(START);
-        let compressed = numbers.iter().map(|json| Frame::new(json.clone().into()).bytes(Coding::Gzip).len());
+        let compressed =
+            numbers.iter().map(|json| EventFrame::new(json.clone().into()).bytes(ContentCoding::Gzip).len());
         [bytes(&whole), bytes(&numbers), compressed.sum()]
     }
 }

@@ -10,8 +10,8 @@ use pacing::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Exporter, MANAGERS, SetWrite, Snapshot, plan};
-use crate::leading::Assurance;
+use super::{ExportInput, Exporter, MANAGERS, SetWrite, plan};
+use crate::leader_election::Assurance;
 use crate::metrics::RemoteFigures;
 
 /// Relist interval, to detect foreign changes.
@@ -28,7 +28,7 @@ pub(crate) struct Export {
     pub(crate) connection: ApiClient,
     pub(crate) exporter: Exporter,
     /// `None` before the first publication.
-    pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    pub(crate) snapshots: watch::Receiver<Option<Arc<ExportInput>>>,
     pub(crate) elected: watch::Receiver<bool>,
     pub(crate) assurance: Assurance,
     pub(crate) figures: RemoteFigures,
@@ -36,7 +36,7 @@ pub(crate) struct Export {
 }
 
 /// The existing objects.
-struct There {
+struct ExistingObjects {
     client: NetworkSets,
     sets: BTreeMap<String, NetworkSet>,
 }
@@ -53,8 +53,8 @@ impl Export {
                 return;
             };
             self.snapshots.mark_unchanged();
-            let failures = match self.look().await {
-                Ok(mut there) => self.keep(&mut there, snapshot).await,
+            let failures = match self.list().await {
+                Ok(mut there) => self.apply_until_relist(&mut there, snapshot).await,
                 Err(why) => BTreeMap::from([("".into(), BTreeSet::from([why]))]),
             };
             self.publish(&failures);
@@ -77,14 +77,18 @@ impl Export {
         }
     }
 
-    async fn look(&self) -> Result<There, String> {
+    async fn list(&self) -> Result<ExistingObjects, String> {
         let client = NetworkSets::find(&self.connection, &MANAGERS).await?;
         let sets = client.list().await?;
-        Ok(There { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
+        Ok(ExistingObjects { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
     }
 
     /// Applies published snapshots until the next relist is due. Failures are returned, and retried after a relist.
-    async fn keep(&mut self, there: &mut There, mut snapshot: Option<Arc<Snapshot>>) -> Failures {
+    async fn apply_until_relist(
+        &mut self,
+        there: &mut ExistingObjects,
+        mut snapshot: Option<Arc<ExportInput>>,
+    ) -> Failures {
         let look_again = sleep(LISTED_EVERY);
         tokio::pin!(look_again);
         loop {
@@ -105,14 +109,14 @@ impl Export {
         }
     }
 
-    async fn write(&self, there: &mut There, snapshot: &Snapshot) -> Failures {
+    async fn write(&self, there: &mut ExistingObjects, snapshot: &ExportInput) -> Failures {
         let wanted = snapshot.wanted(&self.exporter);
         let mut failures = Failures::new();
         let mut written = vec![];
         for (cluster, step) in plan(snapshot, &self.exporter, &wanted, &there.sets) {
             let mut elected = self.elected.clone();
             tokio::select! {
-                () = self.assurance.given() => {}
+                () = self.assurance.wait() => {}
                 // Leadership was lost.
                 _ = elected.wait_for(|leads| !leads) => break,
             }

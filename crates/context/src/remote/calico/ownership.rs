@@ -7,7 +7,7 @@ use cluster::network_sets::NetworkSet;
 use policy::remote::LabelPrefix;
 use sha2::{Digest, Sha256};
 
-use super::Snapshot;
+use super::ExportInput;
 
 /// Key of the label that names the exporting provider.
 const EXPORTED_BY: &str = "ringfence.io/exported-by";
@@ -38,7 +38,7 @@ impl Exporter {
     }
 }
 
-impl Snapshot {
+impl ExportInput {
     /// True if the object carries the label of this provider, or belongs to a configured cluster: the provider adopts
     /// the objects of such a cluster. All others stay unchanged.
     pub(super) fn owns(&self, exporter: &Exporter, set: &NetworkSet) -> bool {

@@ -42,13 +42,13 @@ impl Claims {
     }
 
     /// Removes claims, each of which was added before.
-    pub(super) fn take<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
+    pub(super) fn remove<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
         for claim in claims {
             let Some(set) = self.sets.get_mut(&claim.set) else { continue };
             self.offered -= amounts(&claim.set, set);
             for address in &claim.addresses {
-                take_one(set, address);
-                take_one(&mut self.addresses, address);
+                decrement(set, address);
+                decrement(&mut self.addresses, address);
             }
             self.offered += amounts(&claim.set, set);
             if set.is_empty() {
@@ -98,7 +98,7 @@ fn amounts(set: &ObjectName, addresses: &BTreeMap<IpAddr, usize>) -> Amounts {
     if addresses.is_empty() { Amounts::default() } else { Amounts::of_set(set, addresses.len()) }
 }
 
-fn take_one(counts: &mut BTreeMap<IpAddr, usize>, address: &IpAddr) {
+fn decrement(counts: &mut BTreeMap<IpAddr, usize>, address: &IpAddr) {
     if let Some(count) = counts.get_mut(address) {
         *count -= 1;
         if *count == 0 {

@@ -137,7 +137,7 @@ fn a_pod_that_is_not_understood_offers_nothing() {
 
 #[test]
 fn accept_rules_limit_offered_sets() {
-    let accept: Vec<crate::remote::config::Accepted> =
+    let accept: Vec<crate::remote::config::SetPattern> =
         serde_json::from_value(json!([{"namespace": "shop", "name": "web-*"}, {"namespace": "team"}])).unwrap();
     let mut offers = offers(Rules { accept: Some(accept), ..Rules::default() });
     offers.set(&prefix(OLD), &pod("a", "web-1", &["10.4.1.1"]));

@@ -53,7 +53,7 @@ proptest! {
     ) {
         // A workload as a peer also matches a listed pod of that name, which is never suggested.
         let records: Vec<ClusterRecord> = records.into_iter().map(without_pods).collect();
-        let given: Vec<_> = given.into_iter().filter(|(name, _)| *name != field.word()).collect();
+        let given: Vec<_> = given.into_iter().filter(|(name, _)| *name != field.as_str()).collect();
         let filters = FlowFilters::parse(given.iter().copied(), at(0)).unwrap();
         let mut builder = HintBuilder::new(field, filters, prefix.to_owned());
         records.iter().for_each(|joined| builder.add(joined));
@@ -61,7 +61,7 @@ proptest! {
         let mut expected: Vec<(u64, &str)> = candidates(field)
             .into_iter()
             .filter(|value| value.starts_with(prefix) || value.split('/').skip(1).any(|name| name.starts_with(prefix)))
-            .map(|value| (counted(&records, &[&given[..], &[(field.word(), value)]].concat()), value))
+            .map(|value| (counted(&records, &[&given[..], &[(field.as_str(), value)]].concat()), value))
             .filter(|(records, _)| *records > 0)
             .collect();
         expected.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));

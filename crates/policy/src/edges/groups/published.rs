@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::edges::lines::{DeclaredLine, End, TierRuleName};
+use crate::edges::declared_lines::{DeclaredLine, EdgeEnd, TierRuleName};
 use crate::edges::ports::FlowPorts;
-use crate::edges::workloads::{AcceptingRules, Workloads};
+use crate::edges::workloads::{AcceptingRules, WorkloadIndex};
 use crate::{Direction, ObjectName};
 
 /// Represents all workloads in wildcard edges.
@@ -39,7 +39,7 @@ impl PublishedEdges {
         partner: u32,
         partial: bool,
         ports: FlowPorts,
-        workloads: &Workloads,
+        workloads: &WorkloadIndex,
     ) {
         let key = (direction, anchor, partner, partial);
         let line = |ports| edge(key, ports, |workload| workloads.slots[workload].name.clone());
@@ -58,7 +58,7 @@ impl PublishedEdges {
     }
 
     /// Replaces the rules that accept flows of the edge.
-    pub(super) fn set_rules(&mut self, key: RulesKey, rules: AcceptingRules, workloads: &Workloads) {
+    pub(super) fn set_rules(&mut self, key: RulesKey, rules: AcceptingRules, workloads: &WorkloadIndex) {
         let before = match rules.is_empty() {
             true => self.rules.remove(&key),
             false => self.rules.insert(key, rules.clone()),
@@ -79,7 +79,7 @@ impl PublishedEdges {
         direction: Direction,
         anchor: u32,
         rules: BTreeMap<u32, AcceptingRules>,
-        workloads: &Workloads,
+        workloads: &WorkloadIndex,
     ) {
         let of_before = self.rules.range((direction, anchor, 0)..=(direction, anchor, u32::MAX));
         let gone: Vec<RulesKey> = of_before.map(|(key, _)| *key).filter(|key| !rules.contains_key(&key.2)).collect();
@@ -97,7 +97,7 @@ impl PublishedEdges {
         direction: Direction,
         anchor: u32,
         lines: BTreeMap<(u32, bool), FlowPorts>,
-        workloads: &Workloads,
+        workloads: &WorkloadIndex,
     ) {
         let all = (direction, anchor, 0, false)..=(direction, anchor, u32::MAX, true);
         let of_before = self.edges.range(all).map(|((_, _, partner, partial), _)| (*partner, *partial));
@@ -145,10 +145,10 @@ pub(in crate::edges) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> O
 }
 
 /// The source and the destination of an edge.
-fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (End, End) {
+fn ends(direction: Direction, anchor: u32, partner: u32, name: impl Fn(u32) -> ObjectName) -> (EdgeEnd, EdgeEnd) {
     let end = |workload: u32| match workload {
-        ANYONE => End::Any,
-        number => End::Workload(name(number)),
+        ANYONE => EdgeEnd::Any,
+        number => EdgeEnd::Workload(name(number)),
     };
     match direction {
         Direction::Ingress => (end(partner), end(anchor)),

@@ -7,14 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Direction;
-use crate::edges::workloads::{Census, FAMILIES, Families};
+use crate::edges::workloads::{Census, FAMILIES, FamilyBits};
 
 /// The numbers of partners for which a workload can have a wildcard edge. Any further partner would have no entry, and
 /// would be allowed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Condition {
     /// The families of the workload's own addresses.
-    pub(super) own: Families,
+    pub(super) own: FamilyBits,
     pub(super) restricted: u32,
     /// By families of partners; `None` if their number does not matter: the workload cannot reach them, or any number
     /// of them is allowed something.
@@ -22,8 +22,8 @@ pub(super) struct Condition {
 }
 
 /// The families (as index) that can be reached from addresses of the own families.
-pub(super) fn reachable(own: Families) -> impl Iterator<Item = usize> + Clone {
-    (0..FAMILIES).filter(move |families| *families as Families & own != 0)
+pub(super) fn reachable(own: FamilyBits) -> impl Iterator<Item = usize> + Clone {
+    (0..FAMILIES).filter(move |families| *families as FamilyBits & own != 0)
 }
 
 impl Condition {
@@ -31,11 +31,11 @@ impl Condition {
     fn holding(direction: Direction, census: &Census) -> impl Iterator<Item = Condition> {
         let at = direction as usize;
         let (free, restricted) = (census.free[at], census.restricted[at]);
-        (1..FAMILIES as Families).flat_map(move |own| {
+        (1..FAMILIES as FamilyBits).flat_map(move |own| {
             let restricted = reachable(own).map(|families| restricted[families]).sum();
             // Each choice of families whose number matters.
             (0..1_u32 << FAMILIES)
-                .filter(move |choice| (0..FAMILIES).all(|f| choice & 1 << f == 0 || f as Families & own != 0))
+                .filter(move |choice| (0..FAMILIES).all(|f| choice & 1 << f == 0 || f as FamilyBits & own != 0))
                 .map(move |choice| {
                     let free = std::array::from_fn(|f| (choice & 1 << f != 0).then_some(free[f]));
                     Condition { own, restricted, free }
@@ -62,7 +62,7 @@ impl WildcardIndex {
         }
         let conditions = &mut self.conditions[direction as usize];
         if let Some(from) = from {
-            take(conditions, from, anchor);
+            remove(conditions, from, anchor);
         }
         if let Some(to) = to {
             conditions.entry(to).or_default().insert(anchor);
@@ -102,7 +102,7 @@ impl WildcardIndex {
     }
 }
 
-fn take(sets: &mut BTreeMap<Condition, BTreeSet<u32>>, key: Condition, number: u32) {
+fn remove(sets: &mut BTreeMap<Condition, BTreeSet<u32>>, key: Condition, number: u32) {
     if let Some(set) = sets.get_mut(&key) {
         set.remove(&number);
         if set.is_empty() {

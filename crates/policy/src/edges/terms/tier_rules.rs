@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 
 use super::other_end::{OtherEnd, PeerTerm};
-use crate::edges::lines::TierRuleName;
+use crate::edges::declared_lines::TierRuleName;
 use crate::edges::ports::{FlowPorts, PortSpan};
 use crate::{
     Block, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, Direction, DomainPattern, NamedPort, Pod, PortRange,
@@ -46,7 +46,7 @@ struct TierPorts {
 }
 
 /// The traffic with another end that a rule matches.
-pub(super) struct Matched {
+pub(super) struct MatchedTraffic {
     pub(super) certain: FlowPorts,
     /// Traffic that the rule may match, which it denies.
     pub(super) possible: FlowPorts,
@@ -120,19 +120,19 @@ impl TierRule {
     }
 
     /// The traffic with the other end that the rule matches.
-    pub(super) fn matched(&self, other: OtherEnd<'_>) -> Matched {
+    pub(super) fn matched(&self, other: OtherEnd<'_>) -> MatchedTraffic {
         let nothing = FlowPorts::none;
         let (certain, possible) = match self.peers.select(other) {
-            Selection::No => return Matched { certain: nothing(), possible: nothing() },
+            Selection::No => return MatchedTraffic { certain: nothing(), possible: nothing() },
             Selection::Unknown => (nothing(), self.ports.certain(other).union(&self.ports.possible(other))),
             Selection::Yes => (self.ports.certain(other), self.ports.possible(other)),
         };
         match (self.unclear, self.action()) {
-            (_, RuleAction::Accept) => Matched { certain, possible: nothing() },
+            (_, RuleAction::Accept) => MatchedTraffic { certain, possible: nothing() },
             (true, RuleAction::Deny | RuleAction::Pass) => {
-                Matched { certain: nothing(), possible: certain.union(&possible) }
+                MatchedTraffic { certain: nothing(), possible: certain.union(&possible) }
             }
-            (false, RuleAction::Deny | RuleAction::Pass) => Matched { certain, possible },
+            (false, RuleAction::Deny | RuleAction::Pass) => MatchedTraffic { certain, possible },
         }
     }
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nft::Family;
 
-use super::{PairPorts, Workload};
+use super::{EdgeWorkload, PairPorts};
 use crate::edges::classes::{Class, Classes};
-use crate::edges::lines::DeclaredLine;
+use crate::edges::declared_lines::DeclaredLine;
 use crate::edges::ports::FlowPorts;
-use crate::edges::terms::{OtherEnd, PolicyTerms, Terms};
+use crate::edges::terms::{ClassTerms, OtherEnd, PolicyTerms};
 use crate::edges::vocabulary::NodeIndex;
 use crate::peers::block_ranges;
 use crate::{Block, Direction, DomainPattern, ObjectName, Tier};
@@ -35,7 +35,7 @@ pub(in crate::edges) struct Governance {
 
 impl Governance {
     /// `None` for a workload without pods.
-    pub(in crate::edges) fn of(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
+    pub(in crate::edges) fn of(workload: &EdgeWorkload, classes: &Classes, nodes: &NodeIndex) -> Option<Governance> {
         let outside: Vec<DeclaredLine> =
             Direction::BOTH.into_iter().flat_map(|d| lines_outside(workload, d, classes, nodes)).collect();
         workload.nature.exists().then(|| Governance {
@@ -73,10 +73,10 @@ impl Governance {
 
 /// The policies of some pod of the workload, without duplicates; `of` returns those of its terms.
 fn governing<T: Clone + Ord>(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     classes: &Classes,
-    of: impl Fn(&Terms) -> &Arc<[T]>,
+    of: impl Fn(&ClassTerms) -> &Arc<[T]>,
 ) -> Arc<[T]> {
     let mut terms = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
     let Some(first) = terms.next() else { return Arc::default() };
@@ -97,7 +97,12 @@ fn governed(direction: Direction, workload: &ObjectName) -> DeclaredLine {
 
 /// The lines between the workload and addresses of no pod. Empty for a workload that is not governed in the direction,
 /// which is allowed everything.
-fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
+fn lines_outside(
+    workload: &EdgeWorkload,
+    direction: Direction,
+    classes: &Classes,
+    nodes: &NodeIndex,
+) -> Vec<DeclaredLine> {
     let mut lines = Vec::new();
     if !workload.nature.governed(direction) {
         return lines;
@@ -123,7 +128,7 @@ fn lines_outside(workload: &Workload, direction: Direction, classes: &Classes, n
     lines
 }
 
-fn lines_of_names(workload: &Workload, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
+fn lines_of_names(workload: &EdgeWorkload, classes: &Classes, nodes: &NodeIndex) -> Vec<DeclaredLine> {
     let of_class = |class: &u32| {
         let class = &classes.slots[*class];
         let all_outside = OtherEnd::Outside { addresses: &whole(class.key.family), nodes };
@@ -240,7 +245,7 @@ impl Region {
 }
 
 fn line_of_block(
-    workload: &Workload,
+    workload: &EdgeWorkload,
     direction: Direction,
     block: &Block,
     partial: bool,

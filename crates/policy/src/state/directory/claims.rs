@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::state::packed::pack;
+use crate::state::btree_packing::pack;
 use crate::{ClaimRank, ObjectName, Pod};
 
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,12 +1,12 @@
-//! Roles of chains.
+//! The roles of chains, with their fixed names or the prefixes of their names.
 
 use nft::Name;
 
-use super::super::audit::{self, Role};
+use super::super::audit::{self, AuditRole};
 use super::super::reporting::Cause;
-use super::super::tiers::Place;
+use super::super::tiers::ProgramHook;
 use super::super::{
-    Direction, bridge_ports, dns_answers, edge, hairpin, judging, layout, own_node, related, reporting, tunnels,
+    Direction, bridge_ports, dispatch, dns_answers, edge, hairpin, icmp_errors, layout, own_node, reporting, tunnels,
 };
 use super::head;
 
@@ -61,13 +61,13 @@ pub(in crate::translate) enum ChainRole {
     /// Belongs to the interface of one pod.
     Port(PortChain),
     /// Program of NetworkPolicies.
-    Program(Direction, Role),
+    Program(Direction, AuditRole),
     /// Allows a union of peers.
-    Peers(Direction, Role),
+    Peers(Direction, AuditRole),
     /// Program of cluster policies, or the chain of a tier in it. At the node itself only egress is judged.
-    TierProgram(Place, Direction, Role),
+    TierProgram(ProgramHook, Direction, AuditRole),
     /// Decides about the other end of a flow by the rules of a tier.
-    TierJudge(Direction, Role),
+    TierJudge(Direction, AuditRole),
     /// Not a name of the translator.
     Foreign,
 }
@@ -84,7 +84,7 @@ impl PortChain {
     const ALL: [PortChain; 3] = [PortChain::Checks, PortChain::Icmp, PortChain::Neighbours];
 
     /// The part of the chain's name before the slash.
-    pub(in crate::translate) fn word(self) -> &'static str {
+    pub(in crate::translate) fn as_str(self) -> &'static str {
         match self {
             PortChain::Checks => "pod",
             PortChain::Icmp => "icmp",
@@ -93,7 +93,7 @@ impl PortChain {
     }
 }
 
-const ROLES: [Role; 3] = [Role::Enforced, Role::Audited, Role::Pending];
+const ROLES: [AuditRole; 3] = [AuditRole::Enforced, AuditRole::Audited, AuditRole::Pending];
 
 impl ChainRole {
     /// The roles of single chains.
@@ -143,12 +143,13 @@ impl ChainRole {
                 [
                     ChainRole::Program(direction, role),
                     ChainRole::Peers(direction, role),
-                    ChainRole::TierProgram(Place::Forward, direction, role),
+                    ChainRole::TierProgram(ProgramHook::Forward, direction, role),
                     ChainRole::TierJudge(direction, role),
                 ]
             })
         };
-        let at_node = ROLES.into_iter().map(|role| ChainRole::TierProgram(Place::OwnNode, Direction::Egress, role));
+        let at_node =
+            ROLES.into_iter().map(|role| ChainRole::TierProgram(ProgramHook::OwnNode, Direction::Egress, role));
         let of_ports = PortChain::ALL.into_iter().map(ChainRole::Port);
         Direction::BOTH.into_iter().flat_map(of_programs).chain(at_node).chain(of_ports)
     }
@@ -156,16 +157,16 @@ impl ChainRole {
     /// The name of the only chain with the role; `None` if the role has many chains.
     pub(in crate::translate) fn fixed_name(self) -> Option<&'static str> {
         Some(match self {
-            ChainRole::Forward => judging::FORWARD_CHAIN,
-            ChainRole::Approve => judging::APPROVE,
-            ChainRole::ApproveEgress => judging::APPROVE_EGRESS,
-            ChainRole::Dispatch(Direction::Egress) => judging::EGRESS,
-            ChainRole::Dispatch(Direction::Ingress) => judging::INGRESS,
-            ChainRole::SourceRoute => judging::SOURCE_ROUTE,
+            ChainRole::Forward => dispatch::FORWARD_CHAIN,
+            ChainRole::Approve => dispatch::APPROVE,
+            ChainRole::ApproveEgress => dispatch::APPROVE_EGRESS,
+            ChainRole::Dispatch(Direction::Egress) => dispatch::EGRESS,
+            ChainRole::Dispatch(Direction::Ingress) => dispatch::INGRESS,
+            ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
             ChainRole::DnsAnswers => dns_answers::OWN_NODE,
-            ChainRole::Related => related::RELATED,
+            ChainRole::Related => icmp_errors::RELATED,
             ChainRole::Stray => layout::STRAY,
             ChainRole::StrayOfIsolated => layout::STRAY_OF_ISOLATED,
             ChainRole::Discovery => layout::DISCOVERY,
@@ -198,13 +199,13 @@ impl ChainRole {
     /// The role of programs in a prefix, and the word after it; `None` for a role with a fixed name.
     fn prefix_parts(self) -> Option<(&'static str, &'static str)> {
         let (role, word) = match self {
-            ChainRole::Port(chain) => (Role::Enforced, chain.word()),
-            ChainRole::Program(direction, role) => (role, direction.word()),
+            ChainRole::Port(chain) => (AuditRole::Enforced, chain.as_str()),
+            ChainRole::Program(direction, role) => (role, direction.as_str()),
             ChainRole::Peers(Direction::Egress, role) => (role, "to"),
             ChainRole::Peers(Direction::Ingress, role) => (role, "from"),
-            ChainRole::TierProgram(Place::Forward, Direction::Egress, role) => (role, "cluster-egress"),
-            ChainRole::TierProgram(Place::Forward, Direction::Ingress, role) => (role, "cluster-ingress"),
-            ChainRole::TierProgram(Place::OwnNode, _, role) => (role, "cluster-to-node"),
+            ChainRole::TierProgram(ProgramHook::Forward, Direction::Egress, role) => (role, "cluster-egress"),
+            ChainRole::TierProgram(ProgramHook::Forward, Direction::Ingress, role) => (role, "cluster-ingress"),
+            ChainRole::TierProgram(ProgramHook::OwnNode, _, role) => (role, "cluster-to-node"),
             ChainRole::TierJudge(Direction::Egress, role) => (role, "cluster-to"),
             ChainRole::TierJudge(Direction::Ingress, role) => (role, "cluster-from"),
             ChainRole::Forward
@@ -239,9 +240,9 @@ impl ChainRole {
             | ChainRole::Foreign => return None,
         };
         let of_role = match role {
-            Role::Enforced => "",
-            Role::Audited => AUDITED,
-            Role::Pending => PENDING,
+            AuditRole::Enforced => "",
+            AuditRole::Audited => AUDITED,
+            AuditRole::Pending => PENDING,
         };
         Some((of_role, word))
     }
@@ -322,13 +323,13 @@ impl ChainRole {
     }
 
     /// The direction and the role of the program that the chain belongs to; `None` for chains of the layout.
-    fn of_program(self) -> Option<(Direction, Role)> {
+    fn of_program(self) -> Option<(Direction, AuditRole)> {
         match self {
             ChainRole::Program(direction, role)
             | ChainRole::Peers(direction, role)
             | ChainRole::TierProgram(_, direction, role)
             | ChainRole::TierJudge(direction, role) => Some((direction, role)),
-            ChainRole::AllowedToOwnNode => Some((Direction::Egress, Role::Enforced)),
+            ChainRole::AllowedToOwnNode => Some((Direction::Egress, AuditRole::Enforced)),
             ChainRole::Forward
             | ChainRole::Approve
             | ChainRole::ApproveEgress
@@ -363,12 +364,12 @@ impl ChainRole {
     }
 
     /// The role of the program that the chain belongs to, or that leads to it.
-    pub(in crate::translate) fn program_role(self) -> Role {
-        self.of_program().map_or(Role::Enforced, |(_, role)| role)
+    pub(in crate::translate) fn program_role(self) -> AuditRole {
+        self.of_program().map_or(AuditRole::Enforced, |(_, role)| role)
     }
 
     pub(in crate::translate) fn is_pending(self) -> bool {
-        self.program_role() == Role::Pending
+        self.program_role() == AuditRole::Pending
     }
 
     /// The direction of a chain of cluster policies, pending or not.

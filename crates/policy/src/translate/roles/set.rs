@@ -1,10 +1,10 @@
-//! Roles of sets and verdict maps.
+//! The roles of sets and verdict maps, with their fixed names or the prefixes of their names.
 
 use nft::{Family, Name};
 
-use super::super::audit::Role;
+use super::super::audit::AuditRole;
 use super::super::reporting::flow_tables;
-use super::super::tier_rules::Decision;
+use super::super::tier_rules::TierDecision;
 use super::super::{Direction, bridge_ports, dns_answers, edge, layout, reporting, tunnels};
 use super::{ChainRole, head};
 
@@ -123,16 +123,16 @@ impl DecisionWord {
     const ALL: [DecisionWord; 3] = [DecisionWord::Deny, DecisionWord::Accept, DecisionWord::Pass];
 
     /// With `only_denies`, nothing is stricter than an exception to denial.
-    fn of(decision: Decision, only_denies: bool) -> DecisionWord {
+    fn of(decision: TierDecision, only_denies: bool) -> DecisionWord {
         match decision {
-            Decision::Deny => DecisionWord::Deny,
-            Decision::Accept => DecisionWord::Accept,
-            Decision::Pass if only_denies => DecisionWord::Accept,
-            Decision::Pass => DecisionWord::Pass,
+            TierDecision::Deny => DecisionWord::Deny,
+            TierDecision::Accept => DecisionWord::Accept,
+            TierDecision::Pass if only_denies => DecisionWord::Accept,
+            TierDecision::Pass => DecisionWord::Pass,
         }
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             DecisionWord::Deny => "deny",
             DecisionWord::Accept => "accept",
@@ -175,7 +175,7 @@ impl SetRole {
     pub(in crate::translate) fn decided(
         family: Family,
         kind: DecidedKind,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
     ) -> SetRole {
         SetRole::Decided { family, kind, word: DecisionWord::of(decision, only_denies) }
@@ -313,7 +313,7 @@ impl SetRole {
             SetRole::Blocks(family) => by_family(family, ["nets4", "nets6"]).into(),
             SetRole::NamedPorts(family) => by_family(family, ["named4", "named6"]).into(),
             SetRole::Decided { family, kind, word } => {
-                format!("cluster-{}{}{}", word.word(), kind.suffix(), by_family(family, ["4", "6"]))
+                format!("cluster-{}{}{}", word.as_str(), kind.suffix(), by_family(family, ["4", "6"]))
             }
             SetRole::TierKnown(family) => by_family(family, ["cluster-known4", "cluster-known6"]).into(),
             SetRole::TierOutside(family) => by_family(family, ["cluster-outside4", "cluster-outside6"]).into(),
@@ -401,7 +401,9 @@ impl SetRole {
             | SetRole::ConfinedPorts
             | SetRole::Groups(_)
             | SetRole::Destinations(_)
-            | SetRole::PortMap(ChainRole::Program(..) | ChainRole::TierProgram(_, _, Role::Audited | Role::Pending))
+            | SetRole::PortMap(
+                ChainRole::Program(..) | ChainRole::TierProgram(_, _, AuditRole::Audited | AuditRole::Pending),
+            )
             | SetRole::RangeMap(PortOwner::NetworkPolicies)
             | SetRole::Pods(_)
             | SetRole::Blocks(_)
@@ -522,7 +524,7 @@ impl SetRole {
 #[cfg(test)]
 mod tests {
     use super::super::super::layout::fixed;
-    use super::super::super::tiers::Place;
+    use super::super::super::tiers::ProgramHook;
     use super::*;
 
     #[test]
@@ -534,8 +536,8 @@ mod tests {
             assert_eq!(SetRole::of(&table.set), SetRole::FlowTable, "{}", table.set);
         }
         let programs = [
-            ChainRole::Program(Direction::Egress, Role::Audited),
-            ChainRole::TierProgram(Place::OwnNode, Direction::Egress, Role::Pending),
+            ChainRole::Program(Direction::Egress, AuditRole::Audited),
+            ChainRole::TierProgram(ProgramHook::OwnNode, Direction::Egress, AuditRole::Pending),
         ];
         for role in SetRole::prefixed().chain(programs.map(SetRole::PortMap)) {
             for rest in ["shop/web", "_/hint/digest", "shop/web/tcp"] {

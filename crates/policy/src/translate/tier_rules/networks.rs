@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use nft::Family;
 
-use super::{BaseRules, Decision, OrderedRule, OwnRules, in_order, normal};
+use super::{BaseRules, OrderedRule, OwnRules, TierDecision, in_order, normal};
 use crate::address_ranges::{bounds, whole};
 
 /// The first and the last address as integers, and what networks decide about them.
-pub(in crate::translate) type AddressRange = (u128, u128, Decision);
+pub(in crate::translate) type AddressRange = (u128, u128, TierDecision);
 
 /// The decisions of the networks of the base rules. The ranges are sorted and disjoint, and cover the whole family.
 pub(in crate::translate) fn networks_of_base(base: &BaseRules, family: Family) -> Vec<AddressRange> {
@@ -69,7 +69,7 @@ fn decisions_of_networks(rules: &[&Arc<OrderedRule>], family: Family) -> Vec<Add
     let starts: Vec<u128> = opening.keys().copied().collect();
     for (place, (first, rules_from)) in opening.iter().enumerate() {
         rules_from.iter().for_each(|number| *open.entry(*number).or_default() += 1);
-        let decision = open.first_key_value().map_or(Decision::Pass, |(number, _)| rules[*number].decision());
+        let decision = open.first_key_value().map_or(TierDecision::Pass, |(number, _)| rules[*number].decision());
         let last = starts.get(place + 1).map_or(most, |next| next - 1);
         match found.last_mut() {
             Some((_, end, previous)) if *previous == decision => *end = last,

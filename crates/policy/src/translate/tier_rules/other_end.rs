@@ -10,7 +10,7 @@ use crate::{ClusterState, Holder, Labels, Selection, Selector};
 
 /// The other end of a flow: an address, and what has it.
 #[derive(Debug, Clone)]
-pub(in crate::translate) struct End<'a> {
+pub(in crate::translate) struct PeerEnd<'a> {
     pub(in crate::translate) address: IpAddr,
     holder: Option<Holder<'a>>,
     /// The labels of the holder's namespace.
@@ -28,19 +28,23 @@ pub(super) struct LearnedName<'a> {
     pub(super) of_cluster: bool,
 }
 
-impl<'a> End<'a> {
+impl<'a> PeerEnd<'a> {
     /// An address that no pod and no node has.
-    pub(in crate::translate) fn outside(address: IpAddr) -> End<'static> {
-        End { address, holder: None, namespace: None, nodes: vec![], names: vec![] }
+    pub(in crate::translate) fn outside(address: IpAddr) -> PeerEnd<'static> {
+        PeerEnd { address, holder: None, namespace: None, nodes: vec![], names: vec![] }
     }
 
-    pub(in crate::translate) fn of(state: &'a ClusterState, address: IpAddr, nodes: &NodesByAddress<'a>) -> End<'a> {
+    pub(in crate::translate) fn of(
+        state: &'a ClusterState,
+        address: IpAddr,
+        nodes: &NodesByAddress<'a>,
+    ) -> PeerEnd<'a> {
         let holder = state.holder(address);
         let namespace = holder.map(|holder| match holder {
             Holder::Pod(pod) => &pod.name.namespace,
             Holder::Unknown(attachment) => &attachment.pod.namespace,
         });
-        End {
+        PeerEnd {
             address,
             holder,
             namespace: namespace.and_then(|namespace| state.namespace_labels(namespace)),
@@ -53,8 +57,8 @@ impl<'a> End<'a> {
     }
 
     /// The end as if no domain name were learned for it.
-    pub(in crate::translate) fn unnamed(&self) -> End<'a> {
-        End { names: vec![], ..self.clone() }
+    pub(in crate::translate) fn unnamed(&self) -> PeerEnd<'a> {
+        PeerEnd { names: vec![], ..self.clone() }
     }
 
     pub(in crate::translate) fn is_named(&self) -> bool {

@@ -109,7 +109,7 @@ fn unclear_peers(
 
 /// `deny-db ingress[0] "no databases"`
 fn origin(direction: Direction, policy: &ClusterPolicy, rule: &ClusterRule) -> Arc<str> {
-    let place = format!("{} {}[{}]", policy.name, direction.word(), rule.index);
+    let place = format!("{} {}[{}]", policy.name, direction.as_str(), rule.index);
     match &rule.name {
         Some(name) => format!("{place} {name}").into(),
         None => place.into(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::translate::tier_rules::{Decision, OrderedRule, OwnRules, normal};
+use crate::translate::tier_rules::{OrderedRule, OwnRules, TierDecision, normal};
 use crate::translate::tier_sets::DecidedBy;
 
 /// Number of rules named in a comment.
@@ -30,7 +30,7 @@ pub(super) fn comment_own(own: &OwnRules) -> String {
 }
 
 /// Names the rules that lead to the decision; those of a segment if there are any.
-pub(super) fn comment_leading(of: &DecidedBy, decision: Decision, only_denies: bool) -> String {
+pub(super) fn comment_leading(of: &DecidedBy, decision: TierDecision, only_denies: bool) -> String {
     let (own, base) = match of {
         DecidedBy::Base(base) => (&[][..], base),
         DecidedBy::Own(own, base) | DecidedBy::Learned(own, base) => (&own[..], base),

@@ -6,13 +6,13 @@ use nft::{Comment, Datum, Element, Family, Key, KeyType, Name, Set};
 
 use super::TierEmitter;
 use super::comments::comment_leading;
-use crate::translate::emit::SharedSet;
 use crate::translate::layout::address_type;
 use crate::translate::names;
+use crate::translate::program_objects::SharedSet;
 use crate::translate::roles::DecidedKind;
 use crate::translate::set_contents::{PeerSet, PeersOf};
-use crate::translate::tier_rules::{AddressRange, Decision, OwnRules, TierRules};
-use crate::translate::tier_sets::{Decided, DecidedBy};
+use crate::translate::tier_rules::{AddressRange, OwnRules, TierDecision, TierRules};
+use crate::translate::tier_sets::{DecidedBy, DecisionSet};
 
 impl TierEmitter<'_> {
     /// The set of the known addresses, or of those outside.
@@ -32,12 +32,12 @@ impl TierEmitter<'_> {
         &mut self,
         family: Family,
         of: &DecidedBy,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
     ) -> Name {
         let about = comment_leading(of, decision, only_denies);
         let name = names::decided_set(family, DecidedKind::Members, decision, only_denies, &about, &identity(of));
-        let of = PeersOf::Decided(Decided { of: of.clone(), decision, only_denies });
+        let of = PeersOf::Decided(DecisionSet { of: of.clone(), decision, only_denies });
         self.shared(name, &about, &[address_type(family)], |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
 
@@ -45,7 +45,7 @@ impl TierEmitter<'_> {
         &mut self,
         family: Family,
         tier: &Arc<TierRules>,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
     ) -> Name {
         let named = tier.named();
@@ -54,7 +54,9 @@ impl TierEmitter<'_> {
         let segments: Vec<(&str, Vec<_>)> = tier
             .segments
             .iter()
-            .map(|(protocol, segments)| (protocol.word(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect()))
+            .map(|(protocol, segments)| {
+                (protocol.as_str(), segments.iter().map(|s| (s.first, s.last, &s.own)).collect())
+            })
             .collect();
         let name = names::decided_set(
             family,
@@ -64,7 +66,8 @@ impl TierEmitter<'_> {
             &about,
             &(&tier.base.digest, segments),
         );
-        let of = PeersOf::Decided(Decided { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
+        let of =
+            PeersOf::Decided(DecisionSet { of: DecidedBy::NamedPorts(named, tier.clone()), decision, only_denies });
         let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
         self.shared(name, &about, &types, |set| SharedSet { set, peers: Some(PeerSet { family, of }) })
     }
@@ -73,7 +76,7 @@ impl TierEmitter<'_> {
         &mut self,
         family: Family,
         of: &DecidedBy,
-        decision: Decision,
+        decision: TierDecision,
         only_denies: bool,
         ranges: &[(Datum, Datum)],
     ) -> Name {
@@ -113,7 +116,7 @@ pub(super) fn identity(of: &DecidedBy) -> (Option<&OwnRules>, &str) {
 }
 
 /// The ranges of the decision; adjacent ones are joined.
-pub(super) fn joined(networks: &[AddressRange], decision: Decision) -> Vec<(u128, u128)> {
+pub(super) fn joined(networks: &[AddressRange], decision: TierDecision) -> Vec<(u128, u128)> {
     let mut ranges: Vec<(u128, u128)> = Vec::new();
     for (first, last, _) in networks.iter().filter(|(_, _, other)| *other == decision) {
         match ranges.last_mut() {

@@ -11,9 +11,9 @@ use serde_json::json;
 use crate::translate::layout::narrows;
 use crate::translate::leave_out::leave_out;
 use crate::{
-    Attachment, AttachmentId, Change, Changed, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState,
-    Direction, DomainPattern, Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports,
-    Requirement, RuleAction, Selector, Tier, Traffic, Translator, explain, lower, translate,
+    Attachment, AttachmentId, Change, ClusterPeer, ClusterPeers, ClusterPolicy, ClusterRule, ClusterState, Direction,
+    DomainPattern, Kind, Layout, Object, ObjectName, Operator, PodScope, PortMatch, PortRange, Ports, Requirement,
+    RuleAction, Selector, StateDelta, Tier, Traffic, Translator, explain, lower, translate,
 };
 
 const NODE: &str = "node-a";
@@ -565,7 +565,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn apply(state: &mut ClusterState, step: &Step) -> Changed {
+fn apply(state: &mut ClusterState, step: &Step) -> StateDelta {
     match step {
         Step::Learn(name, address) => state.learn((*name).into(), *address),
         Step::RemoveLearned(name, address) => state.remove_learned(name, *address),

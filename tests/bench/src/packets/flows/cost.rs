@@ -19,7 +19,7 @@ use kit::kernel_table::{load_netlink, load_text};
 
 /// A configuration of connection tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tracking {
+pub(super) struct TrackingConfig {
     /// Counters and timestamps.
     pub(super) accounting: bool,
     pub(super) events: Events,
@@ -38,30 +38,30 @@ pub(super) enum Events {
     Chosen(&'static str, Reads),
 }
 
-impl Tracking {
-    const fn of(accounting: bool, events: Events) -> Tracking {
-        Tracking { accounting, events }
+impl TrackingConfig {
+    const fn of(accounting: bool, events: Events) -> TrackingConfig {
+        TrackingConfig { accounting, events }
     }
 
-    pub(super) const OFF: Tracking = Tracking::of(false, Events::Off);
+    pub(super) const OFF: TrackingConfig = TrackingConfig::of(false, Events::Off);
 
     /// The configuration of flow records.
-    pub(super) const RECORDS: Tracking = Tracking::of(true, Events::Removed(Reads::Periodically));
+    pub(super) const RECORDS: TrackingConfig = TrackingConfig::of(true, Events::Removed(Reads::Periodically));
 
     /// Each group begins with its reference configuration. A listener for NEW events in any namespace makes the kernel
     /// build messages of them in all namespaces (`netlink_has_listeners`), so the configurations without one form a
     /// separate group, which is measured while there is none.
-    const GROUPS: [&[Tracking]; 2] = [
-        &[Tracking::OFF, Tracking::of(true, Events::Off), Tracking::RECORDS],
+    const GROUPS: [&[TrackingConfig]; 2] = [
+        &[TrackingConfig::OFF, TrackingConfig::of(true, Events::Off), TrackingConfig::RECORDS],
         &[
-            Tracking::OFF,
-            Tracking::of(true, Events::Removed(Reads::Periodically)),
-            Tracking::of(false, Events::All(Reads::WhenWoken)),
-            Tracking::of(true, Events::All(Reads::WhenWoken)),
-            Tracking::of(true, Events::All(Reads::Periodically)),
-            Tracking::of(true, Events::Chosen("new,destroy", Reads::WhenWoken)),
-            Tracking::of(true, Events::Chosen("new,destroy", Reads::Periodically)),
-            Tracking::of(true, Events::Chosen("destroy", Reads::WhenWoken)),
+            TrackingConfig::OFF,
+            TrackingConfig::of(true, Events::Removed(Reads::Periodically)),
+            TrackingConfig::of(false, Events::All(Reads::WhenWoken)),
+            TrackingConfig::of(true, Events::All(Reads::WhenWoken)),
+            TrackingConfig::of(true, Events::All(Reads::Periodically)),
+            TrackingConfig::of(true, Events::Chosen("new,destroy", Reads::WhenWoken)),
+            TrackingConfig::of(true, Events::Chosen("new,destroy", Reads::Periodically)),
+            TrackingConfig::of(true, Events::Chosen("destroy", Reads::WhenWoken)),
         ],
     ];
 
@@ -81,7 +81,7 @@ impl Tracking {
     }
 }
 
-impl fmt::Display for Tracking {
+impl fmt::Display for TrackingConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let accounting = if self.accounting { "accounting and timestamps" } else { "no accounting" };
         match self.events {
@@ -97,7 +97,7 @@ impl fmt::Display for Tracking {
 
 /// Cost of a configuration of connection tracking: the median of each run, in nanoseconds.
 pub(super) struct Cost {
-    pub(super) tracking: Tracking,
+    pub(super) tracking: TrackingConfig,
     pub(super) established: Vec<f64>,
     pub(super) first: Vec<f64>,
 }
@@ -110,7 +110,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(tracking: Tracking, cluster: &Cluster) -> Node {
+    pub(super) fn new(tracking: TrackingConfig, cluster: &Cluster) -> Node {
         let place = Place::new();
         let ends = Ends::of(&place);
         for name in ["acct", "timestamp"] {
@@ -154,12 +154,12 @@ impl Node {
     }
 }
 
-/// Measures each configuration, in groups that begin with [`Tracking::OFF`]; those of a group alternate.
+/// Measures each configuration, in groups that begin with [`TrackingConfig::OFF`]; those of a group alternate.
 pub(super) fn measure(size: Size) -> Vec<Vec<Cost>> {
-    Tracking::GROUPS.into_iter().map(|group| measure_group(group, size)).collect()
+    TrackingConfig::GROUPS.into_iter().map(|group| measure_group(group, size)).collect()
 }
 
-fn measure_group(group: &[Tracking], size: Size) -> Vec<Cost> {
+fn measure_group(group: &[TrackingConfig], size: Size) -> Vec<Cost> {
     let nodes: Vec<Node> = group.iter().map(|tracking| Node::new(*tracking, &Cluster::SMALLEST)).collect();
     let [mut established, mut first] = [Packet::Established, Packet::First].map(|packet| {
         let traffic = match packet {
@@ -171,7 +171,7 @@ fn measure_group(group: &[Tracking], size: Size) -> Vec<Cost> {
     for listener in nodes.into_iter().filter_map(|node| node.listener) {
         listener.end();
     }
-    let mut next = |tracking: &Tracking| {
+    let mut next = |tracking: &TrackingConfig| {
         let (established, first) = established.next().zip(first.next()).expect("a figure of each");
         Cost { tracking: *tracking, established, first }
     };

@@ -10,7 +10,7 @@ use super::super::ours::Cluster;
 use super::super::place::run;
 use super::super::traffic::{PORT, Traffic};
 use super::Size;
-use super::cost::{Node, Tracking, turns};
+use super::cost::{Node, TrackingConfig, turns};
 use kit::frame::{send_packets, udp_packet};
 use kit::kernel_table::load_text;
 use kit::netns::in_new_namespace;
@@ -36,7 +36,7 @@ pub(super) fn measure(size: &Size) -> Edges {
     let cluster = Cluster { peer_addresses: sources + 1, local_addresses: destinations + 1, ..Cluster::SMALLEST };
     let traffic = Traffic::FirstFromWorld { sources: cluster.remote_peers(), destinations: cluster.destinations() };
     let edges = sources * destinations;
-    let nodes: Vec<Node> = (0..3).map(|_| Node::new(Tracking::OFF, &cluster)).collect();
+    let nodes: Vec<Node> = (0..3).map(|_| Node::new(TrackingConfig::OFF, &cluster)).collect();
     for node in &nodes[1..] {
         node.place.on_node(|| load_set("forward", "accept"));
     }

@@ -43,7 +43,7 @@ impl fmt::Display for Reads {
 
 /// Counts of one listener.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Received {
+pub(super) struct ListenerCounts {
     pub(super) new: u64,
     pub(super) destroyed: u64,
     /// How often the kernel reported a loss (ENOBUFS).
@@ -52,7 +52,7 @@ pub(super) struct Received {
 }
 
 pub(super) struct Listener {
-    thread: JoinHandle<Received>,
+    thread: JoinHandle<ListenerCounts>,
     state: Arc<State>,
 }
 
@@ -106,14 +106,14 @@ impl Listener {
     }
 
     /// Stops the listener and returns its counts, after it has read all pending events.
-    pub(super) fn end(self) -> Received {
+    pub(super) fn end(self) -> ListenerCounts {
         self.state.ends.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-fn receive(monitor: &mut FlowMonitor, reads: Reads, state: &State) -> Received {
-    let mut received = Received::default();
+fn receive(monitor: &mut FlowMonitor, reads: Reads, state: &State) -> ListenerCounts {
+    let mut received = ListenerCounts::default();
     let timeout = match reads {
         Reads::WhenWoken => LOOK,
         Reads::Periodically => Duration::ZERO,

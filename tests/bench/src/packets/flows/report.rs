@@ -6,12 +6,12 @@ use nfnetlink::Subscription;
 
 use super::super::report::how;
 use super::Size;
-use super::cost::{Cost, Tracking};
+use super::cost::{Cost, TrackingConfig};
 use super::edges::Edges;
 use super::listener::Setup;
 use super::run::{Run, Scenario};
 use crate::figures::{Bar, Figure, median_of};
-use crate::record::{Measured, Record};
+use crate::record::{Measurement, Record};
 use crate::table::MarkdownTable;
 
 /// Limits of the ratio between flow records and the same rules without accounting and events.
@@ -20,7 +20,7 @@ const FIRST_BELOW: f64 = 1.10;
 
 const SECTION: &str = "flows";
 
-pub(super) fn of(size: &Size, costs: &[Vec<Cost>], edges: &Edges, runs: &[(Scenario, Vec<Run>)]) -> Measured {
+pub(super) fn of(size: &Size, costs: &[Vec<Cost>], edges: &Edges, runs: &[(Scenario, Vec<Run>)]) -> Measurement {
     let rounds = size.packets.rounds;
     let mut report = format!("\nflows: {}\n\naccounting and events, our rules with one policy\n\n", how(size.packets));
     write!(report, "{}\nbars\n{}", cost_table(costs), bars(costs)).expect("a String takes all");
@@ -39,7 +39,7 @@ pub(super) fn of(size: &Size, costs: &[Vec<Cost>], edges: &Edges, runs: &[(Scena
         writeln!(report, "\n{removed} entries of all runs did not expire in time and were removed at once")
             .expect("a String takes all");
     }
-    Measured { report, records: records(costs, runs) }
+    Measurement { report, records: records(costs, runs) }
 }
 
 fn over(own: &[f64], off: &[f64]) -> Figure {
@@ -77,7 +77,7 @@ fn with(cost: &Cost, groups: &[Vec<Cost>]) -> String {
 fn bars(groups: &[Vec<Cost>]) -> String {
     let mut bars = String::new();
     let (records, off) =
-        compared(groups).find(|(cost, _)| cost.tracking == Tracking::RECORDS).expect("it was measured");
+        compared(groups).find(|(cost, _)| cost.tracking == TrackingConfig::RECORDS).expect("it was measured");
     for (packet, own, off, below) in [
         ("established packet", &records.established, &off.established, ESTABLISHED_BELOW),
         ("first packet", &records.first, &off.first, FIRST_BELOW),

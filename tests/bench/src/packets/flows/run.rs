@@ -8,8 +8,8 @@ use nfnetlink::{Subscription, count_flows};
 use super::super::ours::Cluster;
 use super::super::traffic::Traffic;
 use super::Size;
-use super::cost::{Events, Node, Tracking};
-use super::listener::{Listener, Reads, Received, Setup};
+use super::cost::{Events, Node, TrackingConfig};
+use super::listener::{Listener, ListenerCounts, Reads, Setup};
 use super::set_conntrack;
 
 /// Parameters of one run.
@@ -29,7 +29,7 @@ pub(super) struct Scenario {
 pub(super) struct Run {
     pub(super) connections: u64,
     pub(super) took: Duration,
-    pub(super) received: Received,
+    pub(super) received: ListenerCounts,
     /// Entries at the end of the listener's pause, including those kept for it.
     pub(super) entries_still: Option<u32>,
     /// The maximum number of entries.
@@ -93,7 +93,7 @@ impl Scenario {
 
 pub(super) fn run(scenario: &Scenario) -> Run {
     // The node's own listener would receive the same events.
-    let tracking = Tracking { accounting: true, events: Events::Off };
+    let tracking = TrackingConfig { accounting: true, events: Events::Off };
     let cluster = Cluster { peer_addresses: 258, ..Cluster::SMALLEST };
     let node = Node::new(tracking, &cluster);
     set_conntrack(&node.place, "events", 1);
