@@ -2,10 +2,10 @@
 
 mod adoption;
 mod attachments;
-pub(crate) mod denied;
+pub(crate) mod drop_reporting;
 mod examinations;
 mod model;
-pub(crate) mod names;
+pub(crate) mod name_learning;
 mod outcome;
 mod publication;
 pub(crate) mod questions;
@@ -40,10 +40,10 @@ use crate::reports::DropEvent;
 use crate::status::AgentStatus;
 use crate::translation_check::TranslationChecks;
 use adoption::Adoption;
-use denied::Denied;
+use drop_reporting::DropReporting;
 use examinations::Examinations;
 use model::Model;
-use names::Names;
+use name_learning::NameLearning;
 use publication::Publication;
 use questions::Question;
 use schedule::{Schedule, Timer};
@@ -64,7 +64,7 @@ pub(crate) enum Event {
     /// Another program committed a ruleset change, or notifications were lost.
     Kernel(Notification),
     /// Response of the API server to a pod lookup.
-    Found(ObjectName, Result<Object, String>),
+    PodLookup(ObjectName, Result<Object, String>),
     Question(Question),
     /// Bind error of the TCP port; `None` once it is bound.
     Port(Option<String>),
@@ -107,9 +107,9 @@ pub(crate) struct Reconciler {
     /// Translation checks (incremental against full translation).
     checks: TranslationChecks,
     /// Denied packets.
-    denied: Denied,
+    drop_reporting: DropReporting,
     /// Learned addresses of domain names.
-    names: Names,
+    names: NameLearning,
     /// Events that the rules do not cover yet, for the latency metric.
     latency: Pending,
     run_dir: PathBuf,
@@ -122,7 +122,7 @@ pub(crate) struct Reconciler {
 }
 
 /// Dependencies of the loop other than the enforcer.
-pub(crate) struct Parts {
+pub(crate) struct Dependencies {
     pub(crate) layout: Layout,
     pub(crate) run_dir: PathBuf,
     /// Queue of pod lookups; `None` without an API server.
@@ -132,8 +132,8 @@ pub(crate) struct Parts {
     pub(crate) checks: TranslationChecks,
     /// Enforcement of policies that do not set it.
     pub(crate) enforcement: Enforcement,
-    pub(crate) denied: Denied,
-    pub(crate) names: Names,
+    pub(crate) drop_reporting: DropReporting,
+    pub(crate) names: NameLearning,
     /// Updates for the flow thread; `None` without flow records.
     pub(crate) flows: Option<FlowFeed>,
     /// Label prefixes by which policies select pods of other clusters.
@@ -146,14 +146,25 @@ impl Reconciler {
     pub(crate) fn new(
         enforcer: Enforcer,
         status: AgentStatus,
-        parts: Parts,
+        dependencies: Dependencies,
         metrics: Arc<Metrics>,
     ) -> (Reconciler, watch::Receiver<Arc<AgentStatus>>) {
         let sync = cluster::Sync::default();
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let (status, receiver) = Publication::new(AgentStatus { waiting_for, ..status });
-        let Parts { layout, run_dir, lookups, resync, checks, enforcement, denied, names, flows, prefixes, remote } =
-            parts;
+        let Dependencies {
+            layout,
+            run_dir,
+            lookups,
+            resync,
+            checks,
+            enforcement,
+            drop_reporting,
+            names,
+            flows,
+            prefixes,
+            remote,
+        } = dependencies;
         let mut reconciler = Reconciler {
             model: Model::new(&status.node, layout, enforcement, prefixes, flows),
             enforcer,
@@ -165,7 +176,7 @@ impl Reconciler {
             adoption: Adoption::default(),
             examinations: Examinations::new(&run_dir),
             checks,
-            denied,
+            drop_reporting,
             names,
             latency: Pending::default(),
             run_dir,
@@ -174,8 +185,8 @@ impl Reconciler {
             enforced: false,
         };
         reconciler.restore_names();
-        if let Some(news) = remote {
-            reconciler.apply_remote(news);
+        if let Some(update) = remote {
+            reconciler.apply_remote(update);
         }
         reconciler.read_attachments();
         reconciler.publish_redirecting();
@@ -204,10 +215,10 @@ impl Reconciler {
                     }
                 }
                 // Pods cannot be named before the initial sync. Notifications that exceed the queue wait in the kernel.
-                Some(event) = drop_events.recv(), if self.sync.is_complete() && !self.denied.naming.is_running() => {
+                Some(event) = drop_events.recv(), if self.sync.is_complete() && !self.drop_reporting.naming.is_running() => {
                     self.name_drops(event, &mut drop_events);
                 }
-                named = self.denied.naming.outcome() => self.report_named(named),
+                named = self.drop_reporting.naming.outcome() => self.report_named(named),
                 outcome = self.checks.outcome() => self.record_check(outcome),
                 findings = self.examinations.outcome() => self.record_examination(findings),
                 () = sleep_until(wake.into()) => {}
@@ -247,7 +258,7 @@ impl Reconciler {
         if expired.contains(&Timer::Commit) || (verifies && self.schedule.is_commit_pending()) {
             self.schedule.set(Timer::Commit, None);
             self.publish_redirecting();
-            self.denied.update(self.model.state());
+            self.drop_reporting.update(self.model.state());
             self.reconcile();
         }
         if verifies {
@@ -334,8 +345,8 @@ impl Reconciler {
                         policies = self.model.state().policy_count(),
                         "initial sync complete"
                     );
-                    self.denied.update(self.model.state());
-                    if self.denied.identities.scheme().is_none() {
+                    self.drop_reporting.update(self.model.state());
+                    if self.drop_reporting.identities.scheme().is_none() {
                         tracing::warn!("security identities are not computed: {}", Unidentified::UnknownCluster);
                     }
                 }
@@ -349,7 +360,7 @@ impl Reconciler {
                 self.status.record_unserved(&kinds);
                 false
             }
-            Event::Remote(news) => self.apply_remote(news),
+            Event::Remote(update) => self.apply_remote(update),
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
                 if self.enforcer.notice(&foreign) {
@@ -364,7 +375,7 @@ impl Reconciler {
                 self.schedule.request_repair(Instant::now());
                 self.expect_isolated()
             }
-            Event::Found(pod, found) => match found {
+            Event::PodLookup(pod, result) => match result {
                 // The watch is newer than this response, unless it has the pod's predecessor. If no ADD waits any more,
                 // the pod may already be deleted.
                 Ok(object) => {

@@ -26,7 +26,7 @@ const ALLOWED: [(&str, &str); 52] = [
     ("agent/src/flows/delivery.rs", "names the life of the agent; any number that it did not have before does"),
     ("agent/src/flows/feed.rs", "when commits were, next to the kernel's times of connections in flow records"),
     ("agent/src/listen/flows.rs", "which window of flow records is open, for who reads them"),
-    ("agent/src/reconciler/denied.rs", "since when the summary of audit counts, for who reads it"),
+    ("agent/src/reconciler/drop_reporting.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/reconciler/outcome.rs", "when the last commit was, for who reads the status"),
     (
         "agent/src/remote/following.rs",

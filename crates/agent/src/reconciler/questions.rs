@@ -109,7 +109,11 @@ impl Reconciler {
     }
 
     fn ends(&self) -> Ends<'_> {
-        Ends { state: self.model.state(), place: &self.denied.place, scheme: self.denied.identities.scheme() }
+        Ends {
+            state: self.model.state(),
+            place: &self.drop_reporting.place,
+            scheme: self.drop_reporting.identities.scheme(),
+        }
     }
 
     /// Why the kernel may judge packets differently from the policies.
@@ -123,15 +127,15 @@ impl Reconciler {
 
     fn audit(&self, query: &AuditQuery) -> AuditReport {
         AuditReport {
-            node: self.denied.place.node.clone(),
-            since: written(self.denied.since),
-            policies: self.denied.ledger.report(self.model.state(), query.namespace.as_deref()),
+            node: self.drop_reporting.place.node.clone(),
+            since: written(self.drop_reporting.since),
+            policies: self.drop_reporting.ledger.report(self.model.state(), query.namespace.as_deref()),
             coverage: self.coverage(),
         }
     }
 
     fn coverage(&self) -> Coverage {
-        coverage(&self.status, self.metrics.totals(Instant::now()).drops, &self.denied.stream)
+        coverage(&self.status, self.metrics.totals(Instant::now()).drops, &self.drop_reporting.stream)
     }
 
     fn suggestion(&self, query: &SuggestionQuery) -> Result<SuggestionReport, NoAnswer> {
@@ -145,7 +149,7 @@ impl Reconciler {
         if !scope.is_known(&workloads) {
             return Err(NoAnswer::NotKnown(scope));
         }
-        let ledger = &self.denied.ledger;
+        let ledger = &self.drop_reporting.ledger;
         let Remaining { flows, many_ports } = ledger.remaining(self.model.state());
         let suggestion = suggest(&workloads, &scope, &flows);
         let scanned = many_ports.iter().filter(|flow| scope.concerns(&workloads, flow)).map(|flow| {

@@ -56,15 +56,15 @@ fn synced(
     let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
     let identities = ClusterScheme::new(ClusterName::Configured("".into()), LabelFilter::default());
     let lifetimes = Lifetimes { shortest: RARELY, longest: RARELY };
-    let parts = Parts {
+    let dependencies = Dependencies {
         layout,
         run_dir: run_dir.to_owned(),
         lookups: None,
         resync: RARELY,
         checks,
         enforcement: Enforcement::Enforce,
-        denied: Denied::new(place, Arc::new(Stream::new()), identities),
-        names: Names::new(
+        drop_reporting: DropReporting::new(place, Arc::new(Stream::new()), identities),
+        names: NameLearning::new(
             Resolvers::default(),
             lifetimes,
             "cluster.local".into(),
@@ -76,7 +76,7 @@ fn synced(
         remote: None,
     };
     let status = AgentStatus { node: "node-a".into(), ..AgentStatus::default() };
-    let (mut reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
+    let (mut reconciler, statuses) = Reconciler::new(enforcer, status, dependencies, metrics.clone());
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "db", "namespace": "shop"},
@@ -273,10 +273,10 @@ fn denied_packets_are_named_from_a_snapshot() {
         let gone = Change::Remove(Kind::Pod, ObjectName::new("shop", "web-1"));
         assert!(reconciler.apply(changes_event([gone])));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let named = runtime.block_on(reconciler.denied.naming.outcome());
+        let named = runtime.block_on(reconciler.drop_reporting.naming.outcome());
         assert_eq!(named.as_ref().unwrap()[0].1.source.named(), "shop/web-1");
         reconciler.report_named(named);
-        let lines = reconciler.denied.stream.follow(DropsQuery::default()).unwrap();
+        let lines = reconciler.drop_reporting.stream.follow(DropsQuery::default()).unwrap();
         assert_eq!(runtime.block_on(kept(lines)), 64);
     });
 }

@@ -24,9 +24,9 @@ use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
 use crate::pod_lookup::{self, PodRequest};
-use crate::reconciler::denied::Denied;
-use crate::reconciler::names::Names;
-use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
+use crate::reconciler::drop_reporting::DropReporting;
+use crate::reconciler::name_learning::NameLearning;
+use crate::reconciler::{Dependencies, EVENTS_QUEUED, Event, Reconciler};
 use crate::remote::Following;
 use crate::reports::{
     DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, GroupChoice, Place, Reporting, Stream, Watch,
@@ -119,8 +119,8 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
     let (following, remote) = match arguments.remote.followed()? {
         Some(followed) => {
-            let (following, news) = Following::recall(followed);
-            (Some(following), Some(news))
+            let (following, update) = Following::recall(followed);
+            (Some(following), Some(update))
         }
         None => (None, None),
     };
@@ -153,15 +153,15 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         }
         None => None,
     };
-    let parts = Parts {
+    let dependencies = Dependencies {
         layout,
         run_dir: arguments.run_dir.clone(),
         lookups,
         resync: arguments.resync_secs,
         checks: TranslationChecks::new(arguments.translation_check()),
         enforcement: arguments.enforcement.by_default(),
-        denied: Denied::new(place, drops.clone(), identities),
-        names: Names::new(
+        drop_reporting: DropReporting::new(place, drops.clone(), identities),
+        names: NameLearning::new(
             arguments.dns.resolvers(),
             arguments.dns.lifetimes(),
             arguments.dns.cluster_domain(),
@@ -172,7 +172,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         prefixes: arguments.remote.remote_label_prefix.clone(),
         remote,
     };
-    let (reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
+    let (reconciler, statuses) = Reconciler::new(enforcer, status, dependencies, metrics.clone());
     if let Some(log) = dns_log {
         let reader = AnswerReader::new(log, events.clone(), metrics.clone());
         std::thread::Builder::new().name("dns-answers".into()).spawn(move || reader.run())?;

@@ -16,7 +16,7 @@ use crate::dns::{
 use crate::metrics::labels::{AddressRefusal, AnswerOutcome, Watched};
 
 /// The inputs of learning.
-pub(crate) struct Names {
+pub(crate) struct NameLearning {
     pub(crate) resolvers: Resolvers,
     pub(crate) lifetimes: Lifetimes,
     pub(crate) cluster_domain: Arc<str>,
@@ -36,7 +36,7 @@ pub(crate) struct Names {
     unsaved: Option<Instant>,
 }
 
-impl Names {
+impl NameLearning {
     /// Continues with the addresses that the last agent saved.
     pub(crate) fn new(
         resolvers: Resolvers,
@@ -44,9 +44,9 @@ impl Names {
         cluster_domain: Arc<str>,
         saved: SavedNames,
         uncopied: Option<String>,
-    ) -> Names {
+    ) -> NameLearning {
         let table = saved.read(lifetimes, Instant::now());
-        Names {
+        NameLearning {
             resolvers,
             lifetimes,
             cluster_domain,
@@ -175,7 +175,7 @@ impl Reconciler {
 
     /// Publishes the names in the status.
     pub(super) fn publish_names(&mut self) {
-        let Names { uncopied, overfull, patterns, table, .. } = &self.names;
+        let NameLearning { uncopied, overfull, patterns, table, .. } = &self.names;
         let problem = match uncopied {
             Some(reason) if !patterns.is_empty() => {
                 Some(format!("domain names in policies match no address, since DNS answers are not copied: {reason}"))

@@ -22,7 +22,7 @@ const NAMED_AT_ONCE: usize = 64;
 pub(super) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
 
 /// Inputs of drop events other than the state.
-pub(crate) struct Denied {
+pub(crate) struct DropReporting {
     pub(super) place: Arc<Place>,
     pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
@@ -32,9 +32,9 @@ pub(crate) struct Denied {
     pub(super) naming: Background<NamedEvents>,
 }
 
-impl Denied {
-    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: ClusterScheme) -> Denied {
-        Denied {
+impl DropReporting {
+    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: ClusterScheme) -> DropReporting {
+        DropReporting {
             place: Arc::new(place),
             since: Timestamp::now(),
             ledger: Ledger::default(),
@@ -56,8 +56,8 @@ impl Reconciler {
     pub(super) fn name_drops(&mut self, first: DropEvent, more: &mut mpsc::Receiver<DropEvent>) {
         let queued = std::iter::from_fn(|| more.try_recv().ok());
         let events: Vec<DropEvent> = std::iter::once(first).chain(queued).take(NAMED_AT_ONCE).collect();
-        let (state, place) = (self.model.snapshot(), self.denied.place.clone());
-        let scheme = self.denied.identities.scheme().cloned();
+        let (state, place) = (self.model.snapshot(), self.drop_reporting.place.clone());
+        let scheme = self.drop_reporting.identities.scheme().cloned();
         let name_all = move || {
             let ends = Ends { state: &state, place: &place, scheme: scheme.as_ref() };
             let named = |event| {
@@ -66,7 +66,7 @@ impl Reconciler {
             };
             events.into_iter().map(named).collect()
         };
-        if let Err(error) = self.denied.naming.start("naming", name_all) {
+        if let Err(error) = self.drop_reporting.naming.start("naming", name_all) {
             tracing::warn!("denied packets are counted, but not named: cannot start a thread: {error}");
         }
     }
@@ -80,7 +80,7 @@ impl Reconciler {
     }
 
     fn report(&mut self, event: &DropEvent, denial: NamedDrop) {
-        let Denied { place, ledger, stream, .. } = &mut self.denied;
+        let DropReporting { place, ledger, stream, .. } = &mut self.drop_reporting;
         ledger.record_drop(event, &denial);
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.record_event(service, denial.verdict, denial.count);
