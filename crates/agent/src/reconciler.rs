@@ -234,7 +234,7 @@ impl Reconciler {
     }
 
     fn request_commit(&mut self) {
-        self.status.uncounted = true;
+        self.status.record_state_change();
         self.schedule.request_commit(Instant::now());
     }
 
@@ -278,7 +278,10 @@ impl Reconciler {
         }
         self.save_names(now);
         self.publish_names();
-        self.publish();
+        let (state, rulesets) = (self.model.state(), self.enforcer.rulesets());
+        self.status.measure(state, rulesets, Instant::now());
+        let generations = (self.enforcer.kernel_generation(), self.enforcer.policy_generation());
+        self.status.publish(generations.0, generations.1, Instant::now());
     }
 
     /// Commits the rules of the present state.
@@ -325,9 +328,8 @@ impl Reconciler {
         match event {
             Event::Source(cluster::SourceEvent::Changes(changes)) => {
                 self.metrics.events.inc();
-                self.status.last_change = Some(Instant::now());
                 let completed = self.sync.observe(changes.iter().map(|timed| &timed.change));
-                self.status.waiting_for = self.missing();
+                self.status.record_changes(self.missing(), Instant::now());
                 let mut changed = false;
                 for TimedChange { change, at } in changes {
                     let kind = Watched::of(&change);
@@ -338,7 +340,7 @@ impl Reconciler {
                     changed |= self.model.apply(change);
                 }
                 if completed {
-                    self.status.synced = Some(Instant::now());
+                    self.status.record_sync(Instant::now());
                     tracing::info!(
                         namespaces = self.model.state().namespace_count(),
                         pods = self.model.state().pod_count(),
@@ -353,7 +355,7 @@ impl Reconciler {
                 changed || completed
             }
             Event::Source(cluster::SourceEvent::Problems(problems)) => {
-                self.status.record_problems(problems);
+                self.status.record_problems(problems, Instant::now());
                 false
             }
             Event::Source(cluster::SourceEvent::Unserved(kinds)) => {
@@ -405,15 +407,15 @@ impl Reconciler {
                 false
             }
             Event::Port(problem) => {
-                self.status.port_problem = problem;
+                self.status.record_port(problem);
                 false
             }
         }
     }
 
     /// Returns whether the rules may have to change.
-    fn apply_remote(&mut self, RemoteUpdate { changes, standing, at }: RemoteUpdate) -> bool {
-        self.status.remote = Some(Arc::new(standing));
+    fn apply_remote(&mut self, RemoteUpdate { changes, standing: freshness, at }: RemoteUpdate) -> bool {
+        self.status.record_remote(freshness);
         let mut changed = false;
         for change in changes {
             changed |= self.model.apply_remote(change);

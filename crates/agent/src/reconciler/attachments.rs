@@ -17,23 +17,19 @@ impl Reconciler {
     /// Reads the attachments, the interfaces at which tc may redirect packets, and the bridge ports. Returns whether
     /// the rules may have to change.
     pub(super) fn read_attachments(&mut self) -> bool {
-        let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
-            Ok(attached) => {
+        let changed = match attachments::read(&attachments::folder(&self.run_dir)) {
+            Ok(read) => {
                 self.attachments_read = true;
-                let attachments = self.with_unreadable(attached.attachments);
-                let changed = self.model.replace_attachments(attachments);
-                (changed, attached.problems, attached.unchecked)
+                self.status.record_attachment_problems(read.problems);
+                self.status.record_unchecked(read.unchecked);
+                let attachments = self.with_unreadable(read.attachments);
+                self.model.replace_attachments(attachments)
             }
-            Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
+            Err(problem) => {
+                self.status.record_attachment_problems(vec![problem]);
+                false
+            }
         };
-        for pod in unchecked.iter().filter(|u| self.status.source_check && !self.status.unchecked.contains(u)) {
-            tracing::warn!("{pod}");
-        }
-        self.status.unchecked = unchecked;
-        for problem in problems.iter().filter(|p| !self.status.attachment_problems.contains(p)) {
-            tracing::error!("{problem}");
-        }
-        self.status.attachment_problems = problems;
         [self.read_redirecting(), self.read_bridge_ports(), changed].contains(&true)
     }
 
@@ -55,14 +51,11 @@ impl Reconciler {
             Ok(interfaces) => interfaces,
             Err(error) => {
                 let problem = format!("cannot list the qdiscs of this node's interfaces (rtnetlink): {error}");
-                if self.status.qdisc_problem.as_ref() != Some(&problem) {
-                    tracing::error!("{problem}");
-                }
-                self.status.qdisc_problem = Some(problem);
+                self.status.record_qdiscs(Some(problem));
                 return false;
             }
         };
-        self.status.qdisc_problem = None;
+        self.status.record_qdiscs(None);
         // Rules cannot express other names, and no pod has such an interface.
         let named = interfaces.iter().filter_map(|name| name.parse().ok()).collect();
         self.model.set_redirecting(named)
@@ -87,18 +80,8 @@ impl Reconciler {
 
     /// Lists in the status the pods' interfaces at which tc may redirect packets.
     pub(super) fn publish_redirecting(&mut self) {
-        let ports: BTreeSet<String> = self.model.state().redirecting_ports().map(|name| name.to_string()).collect();
-        if self.status.redirecting_ports == ports {
-            return;
-        }
-        if !ports.is_empty() && self.status.source_check {
-            let interfaces = ports.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            tracing::info!(
-                interfaces,
-                "tc may redirect packets of pods; checking these interfaces at the prerouting hooks, too"
-            );
-        }
-        self.status.redirecting_ports = ports;
+        let ports = self.model.state().redirecting_ports().map(|name| name.to_string()).collect();
+        self.status.record_redirecting(ports);
     }
 
     /// Handles a request of the CNI plugin. Returns whether the rules may have to change.

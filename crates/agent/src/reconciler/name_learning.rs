@@ -188,7 +188,7 @@ impl Reconciler {
                 )
             }),
         };
-        (self.status.learned_names, self.status.learning_problem) = (table.names(), problem);
+        self.status.record_names(table.names(), problem);
     }
 
     /// Sets the timers of the names.

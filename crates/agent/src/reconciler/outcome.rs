@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::{EdgeHook, Enforcement, ObjectName, Translation};
 use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
 use super::examinations::Findings;
 use crate::enforcer::{Enforced, Trouble};
 use crate::metrics::labels::RepairCause;
-use crate::status::{LastCommit, TranslationDifference};
+use crate::status::LastCommit;
 use crate::translation_check::Differences;
 
 /// Maximum number of nodes listed in a message about an unknown node.
@@ -28,11 +27,9 @@ impl Reconciler {
             Err(trouble) => {
                 let wait = self.schedule.record_failure(Instant::now());
                 let text = trouble.to_string();
-                if self.status.trouble.as_ref() != Some(&text) {
-                    tracing::error!(retry_in_ms = wait.as_millis() as u64, "{text}");
+                if self.status.record_trouble(text) {
+                    tracing::error!(retry_in_ms = wait.as_millis() as u64, "{trouble}");
                 }
-                self.status.trouble = Some(text);
-                self.status.in_force = false;
             }
         }
     }
@@ -65,7 +62,7 @@ impl Reconciler {
              this: {}",
             differences.join("; ")
         );
-        self.status.translation_difference = Some(TranslationDifference { at: Instant::now(), differences });
+        self.status.record_translation_difference(differences, Instant::now());
         self.model.translate_anew();
         self.reconcile();
     }
@@ -83,39 +80,20 @@ impl Reconciler {
     fn clear_trouble(&mut self) {
         self.schedule.record_success(Instant::now());
         self.enforced = true;
-        self.status.in_force = true;
-        if self.status.trouble.take().is_some() {
-            tracing::info!("the rules are in force again");
-        }
+        self.status.record_in_force();
     }
 
     fn record_enforced(&mut self, enforced: &Enforced) {
-        let translation = &enforced.translation;
-        self.status.record_diagnostics(&translation.diagnostics);
-        if !self.status.programs_in_force.ptr_eq(&translation.programs) {
-            self.status.programs_in_force = translation.programs.clone();
-            let isolated_pods = judged(translation, Enforcement::Enforce).len();
-            let before = std::mem::replace(&mut self.status.isolated_pods, isolated_pods);
-            // Some findings are errors only while a pod is isolated.
-            if (before == 0) != (isolated_pods == 0) {
-                self.examinations.require(isolated_pods > 0);
-            }
-            self.status.audited_pods = judged(translation, Enforcement::Audit).len();
-            self.status.programs = translation.programs.len();
+        let hook = self.model.layout().edge_hook();
+        // Some findings are errors only while a pod is isolated.
+        if self.status.record_translation(&enforced.translation, self.enforcer.left_out(), hook) {
+            self.examinations.require(self.status.isolated_pods > 0);
         }
-        self.status.elements = translation.ruleset.element_count();
-        self.status.left_out = self.enforcer.left_out();
-        self.status.bridge_table = translation.bridge.is_some();
-        self.status.source_check_hook = match self.model.layout().edge_hook() {
-            EdgeHook::Ingress => "ingress",
-            EdgeHook::Prerouting => "prerouting",
-        };
-        self.status.pods_on_node = translation.pods_on_node;
         if let Some(commit) = &enforced.commit {
             let had_committed = self.status.last_commit.is_some();
             let (at, time) = (Instant::now(), Timestamp::now());
             let (duration, operations) = (commit.duration, commit.operations);
-            self.status.last_commit = Some(LastCommit { at, time, duration, operations });
+            self.status.record_commit(LastCommit { at, time, duration, operations });
             let (operations, weight) = (commit.operations, commit.weight);
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
             match commit.repaired {
@@ -193,20 +171,12 @@ impl Reconciler {
     }
 
     pub(super) fn wait(&mut self, reason: String) {
-        if self.status.trouble.as_ref() != Some(&reason) {
+        if self.status.record_trouble(reason.clone()) {
             tracing::warn!("{reason}");
         }
-        self.status.trouble = Some(reason);
-        self.status.in_force = false;
     }
 
     pub(super) fn missing(&self) -> Vec<String> {
         self.sync.missing().iter().map(ToString::to_string).collect()
     }
-}
-
-/// Pods of the node with a program of this enforcement. A pod may have one of each, since programs are per direction.
-fn judged(translation: &Translation, enforcement: Enforcement) -> BTreeSet<&ObjectName> {
-    let programs = translation.programs.values().filter(|program| program.enforcement == enforcement);
-    programs.flat_map(|program| &program.pods).collect()
 }
