@@ -8,7 +8,7 @@ use pacing::Backoff;
 use policy::{Object, ObjectName};
 use tokio::sync::mpsc;
 
-use crate::reconciler::Event;
+use crate::event_loop::Event;
 
 /// Backoff after a response without the pod; doubles. The watch may be faster.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

@@ -248,9 +248,9 @@ impl Publication {
 
     /// Publishes the status with the kernel's ruleset generation, and the generation of the approvals if the desired rules
     /// are in force.
-    pub(super) fn publish(&mut self, kernel_generation: Option<u32>, policy_generation: u32, now: Instant) {
+    pub(super) fn publish(&mut self, kernel_generation: Option<u32>, policy_generation: Option<u32>, now: Instant) {
         self.status.kernel_generation = kernel_generation;
-        self.status.policy_generation = self.status.in_force.then_some(policy_generation);
+        self.status.policy_generation = policy_generation.filter(|_| self.status.in_force);
         self.status.turned = Some(now);
         self.readers.send_replace(Arc::new(self.status.clone()));
     }
