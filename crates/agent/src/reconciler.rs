@@ -16,6 +16,8 @@ mod outcome;
 mod publication;
 pub(crate) mod questions;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
