@@ -248,6 +248,12 @@ fn add_waits_for_commit_and_examination() {
     assert!(answer.try_recv().is_err(), "the examination that the bridge requires has not completed");
     assert_eq!(harness.complete_examination(), NOTHING);
     assert_eq!(answer.try_recv(), Ok(Outcome::Enforced));
+    // Without a bridge, only the commit is outstanding.
+    let mut answer = harness.add(Attachment { bridged: false, ..attachment("db", "10.1.0.1") });
+    assert_eq!(harness.iterate(), NOTHING);
+    assert!(answer.try_recv().is_err(), "the commit is debounced");
+    assert_eq!(harness.iterate_after(MILLISECOND), ["Commit"]);
+    assert_eq!(answer.try_recv(), Ok(Outcome::Enforced));
 }
 
 #[test]
