@@ -231,6 +231,39 @@ fn agent_commits_only_through_its_transactions() {
     assert_eq!(found, BTreeSet::from([COMMITS.to_owned()]));
 }
 
+/// Clocks and I/O, which the reconciler leaves to the event loop. The types of results, such as `io::Result`, are none.
+const IO: [&str; 9] = [
+    "Instant::now",
+    "Timestamp::now",
+    ".elapsed()",
+    "std::fs",
+    "netlink::",
+    "thread::",
+    "tokio::time",
+    "Background",
+    "Enforcer",
+];
+
+#[test]
+fn reconciler_performs_no_io() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/agent/src");
+    let (mut found, mut read) = (Vec::new(), 0);
+    for path in source_files(&source) {
+        let name = path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
+        if !name.starts_with("reconciler") || name.ends_with("tests.rs") {
+            continue;
+        }
+        read += 1;
+        let text = std::fs::read_to_string(&path).unwrap();
+        for line in product_code(&text).lines() {
+            let code = line.split("//").next().unwrap_or_default();
+            found.extend(IO.iter().filter(|io| code.contains(*io)).map(|io| format!("{name}: {io}: {line}")));
+        }
+    }
+    assert!(read > 5, "read only {read} files");
+    assert!(found.is_empty(), "clocks and I/O in the reconciler:\n{}", found.join("\n"));
+}
+
 /// Words of the product, which a crate about nftables or netlink does not know.
 const PRODUCT_WORDS: [&str; 6] = ["ringfence", "agent", "networkpolicy", "networkpolicies", "pod", "pods"];
 

@@ -1,5 +1,6 @@
 //! Converts the CNI plugin's attachments into those of the cluster state.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub(crate) fn folder(run_dir: &Path) -> PathBuf {
 #[derive(Debug, Default)]
 pub(crate) struct AttachmentFolder {
     pub(crate) attachments: Vec<Attachment>,
+    /// Known attachments whose files exist but are no longer readable.
+    pub(crate) unreadable: BTreeSet<AttachmentId>,
     /// Files that cannot be read or parsed. Each may belong to an attached pod that the agent does not know.
     pub(crate) problems: Vec<String>,
     /// Pods whose source addresses are not checked, and why.
@@ -33,9 +36,40 @@ pub(crate) fn read(folder: &Path) -> Result<AttachmentFolder, String> {
     };
     Ok(AttachmentFolder {
         attachments: stored.attachments.iter().map(lower).collect(),
+        unreadable: BTreeSet::new(),
         problems: stored.unreadable.into_iter().map(problem).collect(),
         unchecked: stored.attachments.iter().filter_map(unchecked).collect(),
     })
+}
+
+/// Reads the folder again, and which of the `known` attachments have a file that is no longer readable.
+///
+/// # Errors
+/// If the folder cannot be listed.
+pub(crate) fn reread<'a>(
+    folder: &Path,
+    known: impl Iterator<Item = &'a AttachmentId>,
+) -> Result<AttachmentFolder, String> {
+    let mut contents = read(folder)?;
+    let listed: BTreeSet<&AttachmentId> = contents.attachments.iter().map(|attachment| &attachment.id).collect();
+    let missing = known.filter(|id| !listed.contains(id));
+    contents.unreadable = missing.filter(|id| read_one(folder, id).is_err()).cloned().collect();
+    Ok(contents)
+}
+
+/// Checks that the folder has this attachment: the next resync would remove one without a file, while its pod runs.
+///
+/// # Errors
+/// If its file does not exist, differs or cannot be read.
+pub(crate) fn confirm(folder: &Path, attachment: &Attachment) -> Result<(), String> {
+    match read_one(folder, &attachment.id)? {
+        Some(stored) if stored == *attachment => Ok(()),
+        Some(_) | None => Err(format!(
+            "attachment file not found in {}: the pod was deleted meanwhile, or the plugin's stateDir is not this folder \
+             of the agent's --run-dir",
+            folder.display()
+        )),
+    }
 }
 
 /// Reads one attachment from the folder; `None` if it does not exist.

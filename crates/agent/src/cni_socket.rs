@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::attachments::{lower, lower_id};
+use crate::event_loop::{Call, Event};
 use crate::gate::{MOST_WAITING, Outcome, PendingAdd};
-use crate::reconciler::{Call, Event};
 
 /// Bound on open connections: all waiting ADDs, and some for DEL, CHECK and STATUS. Further ones wait in the kernel's
 /// backlog until the plugin's deadline; none is refused, since only root can connect.

@@ -70,6 +70,8 @@ pub(crate) struct Enforcer {
 /// Result of a successful attempt to enforce.
 pub(crate) struct EnforceResult {
     pub(crate) translation: Translation,
+    /// Parts that are invalid or that the kernel refused, which are denied.
+    pub(crate) left_out: Vec<String>,
     /// `None` if the kernel already had the right rules.
     pub(crate) commit: Option<Commit>,
 }
@@ -249,7 +251,7 @@ impl Enforcer {
                 self.metrics.repaired(cause);
             }
         }
-        Ok(EnforceResult { translation, commit })
+        Ok(EnforceResult { translation, left_out: self.left_out(), commit })
     }
 
     /// Records a foreign commit. Returns whether it may have touched our tables.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nfnetlink::{Notification, Notifications};
 use tokio::sync::mpsc;
 
-use crate::reconciler::Event;
+use crate::event_loop::Event;
 
 /// Timeout after which the thread checks whether the agent still runs.
 const LOOK: Duration = Duration::from_secs(60);

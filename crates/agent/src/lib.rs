@@ -14,6 +14,7 @@ pub mod conflist;
 pub mod dns;
 pub mod doctor;
 mod enforcer;
+mod event_loop;
 mod flows;
 mod gate;
 mod identities;

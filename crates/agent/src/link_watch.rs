@@ -16,7 +16,7 @@ use nix::sys::socket::{
 use std::os::fd::AsFd;
 use tokio::sync::mpsc;
 
-use crate::reconciler::Event;
+use crate::event_loop::Event;
 use crate::rtnetlink::{Link, LinkChange, Rtnetlink, link_changes};
 
 /// `1 << (RTNLGRP_LINK - 1)`, and the same for `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.

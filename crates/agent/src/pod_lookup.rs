@@ -8,7 +8,7 @@ use pacing::Backoff;
 use policy::{Object, ObjectName};
 use tokio::sync::mpsc;
 
-use crate::reconciler::Event;
+use crate::event_loop::Event;
 
 /// Backoff after a response without the pod; doubles. The watch may be faster.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ async fn find(connection: ApiClient, wanted: PodRequest, events: mpsc::Sender<Ev
             Ok(None) => Err("the API server does not have the pod (404)".into()),
             Err(reason) => Err(reason),
         };
-        if events.send(Event::Found(wanted.pod.clone(), result)).await.is_err() || is_it {
+        if events.send(Event::PodLookup(wanted.pod.clone(), result)).await.is_err() || is_it {
             return;
         }
         tokio::time::sleep(backoff.wait()).await;

@@ -11,9 +11,9 @@ use pacing::Backoff;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use crate::event_loop::Event;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
-use crate::reconciler::Event;
 
 /// A few Prometheus servers and probes send requests every few seconds, and get responses within milliseconds. A
 /// scraper with a persistent connection opens a new one at the end of its lifetime.

@@ -1,11 +1,17 @@
-//! The event loop. It owns the cluster state, reconciles the kernel's rules with it and answers queries.
+//! Decides when the kernel's rules are reconciled with the cluster state, and answers queries.
+//!
+//! Sans-I/O: the event loop (`event_loop.rs`) passes events, what it has read, and the present time. In each iteration it
+//! calls [`Reconciler::begin_iteration`], performs the actions of [`Reconciler::next_action`] until there are none, and
+//! records their results. Nothing here reads a clock or a file, waits, or uses the kernel.
 
 mod adoption;
 mod attachments;
-pub(crate) mod denied;
+pub(crate) mod drop_reporting;
 mod examinations;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod model;
-pub(crate) mod names;
+pub(crate) mod name_learning;
 mod outcome;
 mod publication;
 pub(crate) mod questions;
@@ -13,89 +19,86 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::TimedChange;
-use nfnetlink::Notification;
+use cluster::{SourceEvent, TimedChange};
+use ipnet::IpNet;
+use nft::Ruleset;
 use policy::remote::LabelPrefix;
-use policy::{AttachmentId, Change, Enforcement, Kind, Layout, Object, ObjectName};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::sleep_until;
+use policy::{Change, StateDelta, ClusterState, Enforcement, Kind, Layout, Object, ObjectName, Translator};
+use tokio::sync::watch;
 
-use crate::dns::CopiedAnswer;
-use crate::enforcer::Enforcer;
+use crate::api::TableVerdict;
+use crate::dns::LearnedTable;
 use crate::flows::FlowFeed;
-use crate::gate::{Gate, Outcome, PendingAdd};
+use crate::gate::Gate;
 use crate::identities::IdentityError;
 use crate::latency::PendingEvents;
-use crate::link_watch::QueuedFlag;
 use crate::metrics::Metrics;
 use crate::metrics::labels::WatchedKind;
-use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
 use crate::remote::RemoteUpdate;
-use crate::reports::DropEvent;
 use crate::status::AgentStatus;
-use crate::translation_check::TranslationChecks;
+use crate::translation_check::{CheckSchedule, TranslationCheck};
 use adoption::Adoption;
-use denied::Denied;
+pub(crate) use attachments::{AttachmentReading, InterfaceReading};
+use drop_reporting::DropReporting;
 use examinations::Examinations;
+pub(crate) use examinations::Findings;
 use model::Model;
-use names::Names;
+use name_learning::NameLearning;
+pub(crate) use outcome::Attempt;
 use publication::Publication;
-use questions::Question;
+use questions::{CommittedRules, Reply};
 use schedule::{Schedule, Timer};
-
-/// Events of the event loop.
-pub(crate) enum Event {
-    Source(cluster::SourceEvent),
-    /// Changes of other clusters' pods, from the context providers.
-    Remote(RemoteUpdate),
-    Cni(Call),
-    /// DNS answers to pods whose cluster policies have domain names.
-    DnsAnswers(Vec<CopiedAnswer>),
-    /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
-    /// changed.
-    Links(QueuedFlag),
-    /// An address of an interface of the node was added or removed.
-    Addresses(QueuedFlag),
-    /// Another program committed a ruleset change, or notifications were lost.
-    Kernel(Notification),
-    /// Response of the API server to a pod lookup.
-    Found(ObjectName, Result<Object, String>),
-    Question(Question),
-    /// Bind error of the TCP port; `None` once it is bound.
-    Port(Option<String>),
-}
-
-/// The informers send into the queue of the event loop.
-impl From<cluster::SourceEvent> for Event {
-    fn from(event: cluster::SourceEvent) -> Event {
-        Event::Source(event)
-    }
-}
-
-/// Requests of the CNI plugin.
-pub(crate) enum Call {
-    Add(Box<PendingAdd>),
-    /// The instant is when the request arrived.
-    Delete(AttachmentId, Instant),
-    Check(AttachmentId, oneshot::Sender<Outcome>),
-    /// Why an ADD would fail now; `None` if it would succeed.
-    Status(oneshot::Sender<Option<String>>),
-}
-
-/// Capacity of the event queue. An event holds a batch of up to some hundred changes. When the queue is full, sources
-/// wait and further changes stay in kernel and server buffers, which bounds memory while a commit is slow.
-pub(crate) const EVENTS_QUEUED: usize = 64;
 
 /// Process name of the CNI plugin in the kernel's commit notifications.
 const PLUGIN: &str = "ringfence-cni";
 
+/// I/O that the event loop performs for the reconciler.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Send a pod lookup, if there is an API server. Its response is passed to [`Reconciler::record_pod_lookup`].
+    LookUpPod(PodRequest),
+    /// Compare the kernel's tables with the state, and reply.
+    Compare(Reply<TableVerdict>),
+    /// Copy the rules of the last commit, and [reply](Reconciler::reply_with_rules).
+    CopyRules(Reply<CommittedRules>),
+    /// Then [`Reconciler::record_attachments`].
+    ReadAttachments,
+    /// Then [`Reconciler::record_own_subnets`].
+    ReadOwnSubnets,
+    /// Start an examination of the node in a thread. When it ends, [`Reconciler::record_examination`].
+    Examine { isolates_pods: bool },
+    /// Commit the rules of the present state, then [`Reconciler::record_commit`].
+    Commit,
+    /// Compare the kernel's rules with the last commit and repair them, then [`Reconciler::record_verification`].
+    Verify,
+    /// Release covered pods from the plugin's tables, then [`Reconciler::record_release`].
+    ReleaseIsolated,
+    /// Start a [translation check](Reconciler::translation_check) in a thread. When it ends,
+    /// [`Reconciler::record_check`].
+    CheckTranslation,
+    /// Write the [learned names](Reconciler::learned_names) to their file.
+    SaveNames,
+}
+
+/// Work that an expired timer or an event has made due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    ReadAttachments,
+    ReadOwnSubnets,
+    Verify,
+    /// At most one attempt to adopt isolated pods in each iteration.
+    Adopt,
+    CheckTranslation,
+    SaveNames,
+}
+
 pub(crate) struct Reconciler {
-    enforcer: Enforcer,
     model: Model,
     schedule: Schedule,
     sync: cluster::Sync,
@@ -104,36 +107,34 @@ pub(crate) struct Reconciler {
     gate: Gate,
     adoption: Adoption,
     examinations: Examinations,
-    /// Translation checks (incremental against full translation).
-    checks: TranslationChecks,
-    /// Denied packets.
-    denied: Denied,
+    /// Schedule of translation checks (incremental against full translation).
+    checks: CheckSchedule,
+    drop_reporting: DropReporting,
     /// Learned addresses of domain names.
-    names: Names,
+    names: NameLearning,
     /// Events that the rules do not cover yet, for the latency metric.
     latency: PendingEvents,
-    run_dir: PathBuf,
+    due: BTreeSet<Work>,
+    /// Pod lookups and queries of this iteration.
+    requested: VecDeque<Action>,
     /// True once the attachment folder could be read: before, the pods' interfaces are not known.
     attachments_read: bool,
-    /// Queue of pod lookups; `None` without an API server.
-    lookups: Option<mpsc::Sender<PodRequest>>,
     /// True once rules were enforced: the node name needs no check any more.
     enforced: bool,
+    /// Generation of the approvals after the last attempt to commit or verify; `None` before the first.
+    policy_generation: Option<u32>,
 }
 
-/// Dependencies of the loop other than the enforcer.
-pub(crate) struct Parts {
+/// Initial values of the reconciler other than its status.
+pub(crate) struct Dependencies {
     pub(crate) layout: Layout,
-    pub(crate) run_dir: PathBuf,
-    /// Queue of pod lookups; `None` without an API server.
-    pub(crate) lookups: Option<mpsc::Sender<PodRequest>>,
     pub(crate) resync: Duration,
-    /// Translation checks (incremental against full translation).
-    pub(crate) checks: TranslationChecks,
+    /// Interval of translation checks (incremental against full translation); `None` if they are off.
+    pub(crate) check_interval: Option<Duration>,
     /// Enforcement of policies that do not set it.
     pub(crate) enforcement: Enforcement,
-    pub(crate) denied: Denied,
-    pub(crate) names: Names,
+    pub(crate) drop_reporting: DropReporting,
+    pub(crate) names: NameLearning,
     /// Updates for the flow thread; `None` without flow records.
     pub(crate) flows: Option<FlowFeed>,
     /// Label prefixes by which policies select pods of other clusters.
@@ -144,265 +145,257 @@ pub(crate) struct Parts {
 
 impl Reconciler {
     pub(crate) fn new(
-        enforcer: Enforcer,
         status: AgentStatus,
-        parts: Parts,
+        dependencies: Dependencies,
         metrics: Arc<Metrics>,
+        now: Instant,
     ) -> (Reconciler, watch::Receiver<Arc<AgentStatus>>) {
         let sync = cluster::Sync::default();
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let (status, receiver) = Publication::new(AgentStatus { waiting_for, ..status });
-        let Parts { layout, run_dir, lookups, resync, checks, enforcement, denied, names, flows, prefixes, remote } =
-            parts;
+        let Dependencies {
+            layout,
+            resync,
+            check_interval,
+            enforcement,
+            drop_reporting,
+            names,
+            flows,
+            prefixes,
+            remote,
+        } = dependencies;
         let mut reconciler = Reconciler {
             model: Model::new(&status.node, layout, enforcement, prefixes, flows),
-            enforcer,
-            schedule: Schedule::new(resync, Instant::now()),
+            schedule: Schedule::new(resync, now),
             sync,
             status,
             metrics,
             gate: Gate::default(),
             adoption: Adoption::default(),
-            examinations: Examinations::new(&run_dir),
-            checks,
-            denied,
+            examinations: Examinations::default(),
+            checks: CheckSchedule::new(check_interval, now),
+            drop_reporting,
             names,
             latency: PendingEvents::default(),
-            run_dir,
+            due: BTreeSet::new(),
+            requested: VecDeque::new(),
             attachments_read: false,
-            lookups,
             enforced: false,
+            policy_generation: None,
         };
-        reconciler.restore_names();
-        if let Some(news) = remote {
-            reconciler.apply_remote(news);
+        reconciler.restore_names(now);
+        if let Some(update) = remote {
+            reconciler.apply_remote(update, now);
         }
-        reconciler.read_attachments();
-        reconciler.publish_redirecting();
-        let findings = reconciler.examinations.examine_now(false);
-        reconciler.record_examination(Some(findings));
         (reconciler, receiver)
     }
 
-    /// Runs until all senders are dropped.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut drop_events: mpsc::Receiver<DropEvent>) {
-        loop {
-            // The actions of these timers wait for a pending commit.
-            let is_current = !self.schedule.is_commit_pending();
-            self.schedule.set(Timer::GateDeadline, self.gate.next_deadline().filter(|_| is_current));
-            self.schedule.set(Timer::TranslationCheck, self.checks.next().filter(|_| is_current));
-            self.schedule_names();
-            let wake = self.schedule.next().unwrap_or_else(Instant::now);
-            tokio::select! {
-                event = events.recv() => {
-                    let Some(event) = event else { return };
-                    self.receive(event);
-                    // Those that arrive meanwhile wait for the next iteration, so that they do not delay its commit.
-                    for _ in 0..events.len() {
-                        let Ok(event) = events.try_recv() else { break };
-                        self.receive(event);
-                    }
+    /// The cluster state that the rules are translated from.
+    pub(crate) fn state(&self) -> &ClusterState {
+        self.model.state()
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.sync.is_complete()
+    }
+
+    /// When the next iteration is due if there is no event.
+    pub(crate) fn wake_at(&mut self, now: Instant) -> Instant {
+        self.arm_timers(now);
+        self.schedule.next().unwrap_or(now)
+    }
+
+    /// Arms the timers whose time is determined elsewhere.
+    fn arm_timers(&mut self, now: Instant) {
+        // The work of these timers waits for a pending commit.
+        let is_current = !self.schedule.is_commit_pending();
+        self.schedule.set(Timer::GateDeadline, self.gate.next_deadline().filter(|_| is_current));
+        self.schedule.set(Timer::TranslationCheck, self.checks.next().filter(|_| is_current));
+        self.schedule.set(Timer::NameExpiry, self.next_name_expiry(now));
+        self.schedule.set(Timer::SaveNames, self.names.next_save());
+    }
+
+    /// Begins an iteration of the event loop, after its events: expires the timers. Only here, so that actions that take
+    /// long cannot extend an iteration, in which no further event is received.
+    pub(crate) fn begin_iteration(&mut self, now: Instant) {
+        self.arm_timers(now);
+        for timer in self.schedule.expire(now) {
+            match timer {
+                Timer::Resync => {
+                    self.due.extend([Work::ReadAttachments, Work::ReadOwnSubnets, Work::Verify]);
+                    self.adoption.retry();
+                    self.examinations.request(self.status.isolated_pods > 0);
                 }
-                // Pods cannot be named before the initial sync. Notifications that exceed the queue wait in the kernel.
-                Some(event) = drop_events.recv(), if self.sync.is_complete() && !self.denied.naming.is_running() => {
-                    self.name_drops(event, &mut drop_events);
+                Timer::Repair | Timer::Retry => {
+                    self.due.insert(Work::Verify);
                 }
-                named = self.denied.naming.outcome() => self.report_named(named),
-                outcome = self.checks.outcome() => self.record_check(outcome),
-                findings = self.examinations.outcome() => self.record_examination(findings),
-                () = sleep_until(wake.into()) => {}
+                Timer::TranslationCheck => {
+                    self.due.insert(Work::CheckTranslation);
+                }
+                Timer::NameExpiry => self.expire_names(now),
+                Timer::SaveNames => {
+                    self.due.insert(Work::SaveNames);
+                }
+                // The wake-up is enough: ADDs are answered in every iteration without a pending commit.
+                Timer::Commit | Timer::Heartbeat | Timer::GateDeadline => {}
             }
-            self.step(Instant::now());
         }
+        self.due.insert(Work::Adopt);
     }
 
-    fn receive(&mut self, event: Event) {
-        if self.apply(event) {
-            self.request_commit();
+    /// The next action of this iteration, in order of priority; `None` if there is nothing left to do. The result of the
+    /// last action must have been recorded.
+    pub(crate) fn next_action(&mut self, now: Instant) -> Option<Action> {
+        if let Some(action) = self.requested.pop_front() {
+            return Some(action);
         }
-    }
-
-    fn request_commit(&mut self) {
-        self.status.uncounted = true;
-        self.schedule.request_commit(Instant::now());
-    }
-
-    /// Does what is due, and what depends on the rules in force.
-    fn step(&mut self, now: Instant) {
-        let mut expired = self.schedule.expire(now);
-        if self.expire_names(now) {
-            self.request_commit();
-            expired.extend(self.schedule.expire(now));
+        if self.due.remove(&Work::ReadAttachments) {
+            return Some(Action::ReadAttachments);
         }
-        if expired.contains(&Timer::Resync) {
-            let changed = [self.read_attachments(), self.read_own_subnets()];
-            if changed.contains(&true) {
-                self.request_commit();
-            }
-            self.adoption.retry();
-            self.examinations.request(self.status.isolated_pods > 0);
+        if self.due.remove(&Work::ReadOwnSubnets) {
+            return Some(Action::ReadOwnSubnets);
         }
-        let verifies = [Timer::Resync, Timer::Repair, Timer::Retry].iter().any(|timer| expired.contains(timer));
+        if let Some(isolates_pods) = self.examinations.start() {
+            return Some(Action::Examine { isolates_pods });
+        }
         // A verification compares the tables with the last commit, so a pending commit goes first.
-        if expired.contains(&Timer::Commit) || (verifies && self.schedule.is_commit_pending()) {
-            self.schedule.set(Timer::Commit, None);
-            self.publish_redirecting();
-            self.denied.update(self.model.state());
-            self.reconcile();
+        if self.schedule.begin_commit(now, self.due.contains(&Work::Verify)) && self.begin_commit() {
+            return Some(Action::Commit);
         }
-        if verifies {
-            self.verify();
+        if self.due.remove(&Work::Verify) && self.sync.is_complete() && self.enforcement_obstacle().is_none() {
+            return Some(Action::Verify);
         }
         // While a commit is pending, the rules lag behind the state: nothing may rely on them.
         if !self.schedule.is_commit_pending() {
             if self.status.in_force {
-                self.latency.record_commit(Instant::now(), &self.metrics);
+                self.latency.record_commit(now, &self.metrics);
             }
-            self.answer_waiting();
+            self.answer_waiting(now);
             self.publish_to_flows();
-            self.adopt_isolated();
-            if expired.contains(&Timer::TranslationCheck) {
-                self.check_translation();
+            if let Some(action) = self.next_adoption() {
+                return Some(action);
+            }
+            if self.due.remove(&Work::CheckTranslation) && self.begin_check(now) {
+                return Some(Action::CheckTranslation);
             }
         }
-        self.save_names(now);
-        self.publish_names();
-        self.publish();
+        if self.due.remove(&Work::SaveNames) {
+            self.names.begin_save();
+            return Some(Action::SaveNames);
+        }
+        None
     }
 
-    /// Commits the rules of the present state.
-    fn reconcile(&mut self) {
+    /// Publishes the status at the end of an iteration, with the rulesets and the generation of the kernel.
+    pub(crate) fn publish<'a>(
+        &mut self,
+        rulesets: impl Iterator<Item = &'a Ruleset>,
+        kernel_generation: Option<u32>,
+        now: Instant,
+    ) {
+        self.publish_names();
+        self.status.measure(self.model.state(), rulesets, now);
+        self.status.publish(kernel_generation, self.policy_generation, now);
+    }
+
+    /// Requests a commit if a change of the state may change the rules.
+    fn record_change(&mut self, changed: bool, now: Instant) {
+        if changed {
+            self.status.record_state_change();
+            self.schedule.request_commit(now);
+        }
+    }
+
+    /// Prepares a commit that is due. Returns whether the state can be enforced.
+    fn begin_commit(&mut self) -> bool {
+        self.publish_redirecting();
+        self.drop_reporting.update(self.model.state());
         if !self.sync.is_complete() {
-            return;
+            return false;
         }
         if let Some(reason) = self.enforcement_obstacle() {
-            return self.wait(reason);
+            self.wait(reason);
+            return false;
         }
-        let began = Instant::now();
         self.model.begin_commit();
-        self.translate();
-        let result = self.enforcer.enforce(self.model.translator()).map(Some);
-        self.model.end_commit();
-        self.record_attempt(result);
-        self.publish_to_flows();
-        self.schedule.record_duration(began.elapsed());
+        true
     }
 
-    fn verify(&mut self) {
-        if self.sync.is_complete() && self.enforcement_obstacle().is_none() {
-            self.translate();
-            let result = self.enforcer.verify(self.model.translator());
-            self.record_attempt(result);
-        }
+    /// Applies the pending delta to the translation, and returns it.
+    pub(crate) fn translate(&mut self) -> StateDelta {
+        self.model.translate()
     }
 
-    /// Applies the pending delta to the translation.
-    fn translate(&mut self) {
-        let delta = self.model.translate();
-        self.enforcer.follow(&delta);
+    /// The translator as of the last [`Reconciler::translate`]; the enforcer may move its checks to other hooks.
+    pub(crate) fn translator(&mut self) -> &mut Translator {
+        self.model.translator()
+    }
+
+    /// A check of the incremental translation as of the last [`Reconciler::translate`].
+    pub(crate) fn translation_check(&self) -> TranslationCheck {
+        self.model.translation_check()
+    }
+
+    /// The addresses of domain names, which are saved.
+    pub(crate) fn learned_names(&self) -> &LearnedTable {
+        self.names.table()
     }
 
     /// Publishes the enforced state to flow attribution.
     fn publish_to_flows(&mut self) {
-        if self.status.in_force {
-            self.model.publish_to_flows(self.enforcer.policy_generation());
+        if self.status.in_force
+            && let Some(generation) = self.policy_generation
+        {
+            self.model.publish_to_flows(generation);
         }
     }
 
-    /// Applies an event. Returns whether the rules may have to change.
-    fn apply(&mut self, event: Event) -> bool {
+    /// Applies changes of the source, or records its problems.
+    pub(crate) fn apply_source(&mut self, event: SourceEvent, now: Instant) {
         match event {
-            Event::Source(cluster::SourceEvent::Changes(changes)) => {
-                self.metrics.events.inc();
-                self.status.last_change = Some(Instant::now());
-                let completed = self.sync.observe(changes.iter().map(|timed| &timed.change));
-                self.status.waiting_for = self.missing();
-                let mut changed = false;
-                for TimedChange { change, at } in changes {
-                    let kind = WatchedKind::of(&change);
-                    if kind == WatchedKind::ClusterNetworkPolicy {
-                        self.names.outdate();
-                    }
-                    self.latency.add(kind, at, &self.metrics);
-                    changed |= self.model.apply(change);
-                }
-                if completed {
-                    self.status.synced = Some(Instant::now());
-                    tracing::info!(
-                        namespaces = self.model.state().namespace_count(),
-                        pods = self.model.state().pod_count(),
-                        policies = self.model.state().policy_count(),
-                        "initial sync complete"
-                    );
-                    self.denied.update(self.model.state());
-                    if self.denied.identities.scheme().is_none() {
-                        tracing::warn!("security identities are not computed: {}", IdentityError::UnknownCluster);
-                    }
-                }
-                changed || completed
-            }
-            Event::Source(cluster::SourceEvent::Problems(problems)) => {
-                self.status.record_problems(problems);
-                false
-            }
-            Event::Source(cluster::SourceEvent::Unserved(kinds)) => {
-                self.status.record_unserved(&kinds);
-                false
-            }
-            Event::Remote(news) => self.apply_remote(news),
-            Event::Cni(call) => self.answer(call),
-            Event::Kernel(Notification::Foreign(foreign)) => {
-                if self.enforcer.notice(&foreign) {
-                    self.metrics.drift_events.inc();
-                    self.schedule.request_repair(Instant::now());
-                }
-                foreign.program == PLUGIN && self.expect_isolated()
-            }
-            Event::Kernel(Notification::Lost) => {
-                self.metrics.lost_notifications.inc();
-                tracing::warn!("netlink notifications lost (ENOBUFS); resyncing from the kernel");
-                self.schedule.request_repair(Instant::now());
-                self.expect_isolated()
-            }
-            Event::Found(pod, found) => match found {
-                // The watch is newer than this response, unless it has the pod's predecessor. If no ADD waits any more,
-                // the pod may already be deleted.
-                Ok(object) => {
-                    let state = self.model.state();
-                    let asked = state.pod(&pod).is_none_or(|known| !state.is_attached(known));
-                    asked
-                        && self.gate.waits_for(&pod)
-                        && object.kind() == Kind::Pod
-                        && self.model.apply(Change::Set(object))
-                }
-                Err(reason) => {
-                    self.gate.record_unknown(&pod, &reason);
-                    false
-                }
-            },
-            Event::DnsAnswers(answers) => self.learn(answers),
-            Event::Links(queued) => {
-                queued.dequeue();
-                self.read_attachments()
-            }
-            Event::Addresses(queued) => {
-                queued.dequeue();
-                self.read_own_subnets()
-            }
-            Event::Question(question) => {
-                self.reply(question);
-                false
-            }
-            Event::Port(problem) => {
-                self.status.port_problem = problem;
-                false
-            }
+            SourceEvent::Changes(changes) => self.apply_changes(changes, now),
+            SourceEvent::Problems(problems) => self.status.record_problems(problems, now),
+            SourceEvent::Unserved(kinds) => self.status.record_unserved(&kinds),
         }
     }
 
-    /// Returns whether the rules may have to change.
-    fn apply_remote(&mut self, RemoteUpdate { changes, freshness, at }: RemoteUpdate) -> bool {
-        self.status.remote = Some(Arc::new(freshness));
+    fn apply_changes(&mut self, changes: Vec<TimedChange>, now: Instant) {
+        self.metrics.events.inc();
+        let completed = self.sync.observe(changes.iter().map(|timed| &timed.change));
+        self.status.record_changes(self.missing(), now);
+        let mut changed = completed;
+        for TimedChange { change, at } in changes {
+            let kind = WatchedKind::of(&change);
+            if kind == WatchedKind::ClusterNetworkPolicy {
+                self.names.outdate();
+            }
+            self.latency.add(kind, at, &self.metrics);
+            changed |= self.model.apply(change);
+        }
+        if completed {
+            self.record_sync(now);
+        }
+        self.record_change(changed, now);
+    }
+
+    fn record_sync(&mut self, now: Instant) {
+        self.status.record_sync(now);
+        tracing::info!(
+            namespaces = self.model.state().namespace_count(),
+            pods = self.model.state().pod_count(),
+            policies = self.model.state().policy_count(),
+            "initial sync complete"
+        );
+        self.drop_reporting.update(self.model.state());
+        if self.drop_reporting.identities.scheme().is_none() {
+            tracing::warn!("security identities are not computed: {}", IdentityError::UnknownCluster);
+        }
+    }
+
+    /// Applies changes of other clusters' pods.
+    pub(crate) fn apply_remote(&mut self, update: RemoteUpdate, now: Instant) {
+        let RemoteUpdate { changes, freshness, at } = update;
+        self.status.record_remote(freshness);
         let mut changed = false;
         for change in changes {
             changed |= self.model.apply_remote(change);
@@ -410,20 +403,74 @@ impl Reconciler {
         if changed {
             self.latency.add(WatchedKind::RemoteSet, at, &self.metrics);
         }
-        changed
+        self.record_change(changed, now);
     }
 
-    /// Returns whether the rules may have to change.
-    fn read_own_subnets(&mut self) -> bool {
-        match own_subnets() {
-            Ok(subnets) => self.model.set_own_subnets(&subnets),
-            Err(error) => {
-                tracing::warn!(
-                    "cannot read the addresses of this node's interfaces (getifaddrs), which the rules about tunnels \
-                     need; retrying at the next resync: {error}"
-                );
-                false
-            }
+    /// Records a commit of another program, and whether it may have touched our tables.
+    pub(crate) fn record_foreign_commit(&mut self, program: &str, touches: bool, now: Instant) {
+        if touches {
+            self.metrics.drift_events.inc();
+            self.schedule.request_repair(now);
         }
+        if program == PLUGIN {
+            self.expect_isolated();
+        }
+    }
+
+    /// Records that notifications of foreign commits were lost.
+    pub(crate) fn record_lost_notifications(&mut self, now: Instant) {
+        self.metrics.lost_notifications.inc();
+        tracing::warn!("netlink notifications lost (ENOBUFS); resyncing from the kernel");
+        self.schedule.request_repair(now);
+        self.expect_isolated();
+    }
+
+    /// Applies the response of the API server to a pod lookup.
+    pub(crate) fn record_pod_lookup(&mut self, pod: &ObjectName, result: Result<Object, String>, now: Instant) {
+        match result {
+            // The watch is newer than this response, unless it has the pod's predecessor. If no ADD waits any more, the
+            // pod may already be deleted.
+            Ok(object) => {
+                let state = self.model.state();
+                let is_missing = state.pod(pod).is_none_or(|known| !state.is_attached(known));
+                let changed = is_missing
+                    && self.gate.waits_for(pod)
+                    && object.kind() == Kind::Pod
+                    && self.model.apply(Change::Set(object));
+                self.record_change(changed, now);
+            }
+            Err(reason) => self.gate.record_unknown(pod, &reason),
+        }
+    }
+
+    /// Records the subnets of the node's interfaces.
+    pub(crate) fn record_own_subnets(&mut self, subnets: io::Result<Vec<IpNet>>, now: Instant) {
+        match subnets {
+            Ok(subnets) => {
+                let changed = self.model.set_own_subnets(&subnets);
+                self.record_change(changed, now);
+            }
+            Err(error) => tracing::warn!(
+                "cannot read the addresses of this node's interfaces (getifaddrs), which the rules about tunnels need; \
+                 retrying at the next resync: {error}"
+            ),
+        }
+    }
+
+    /// Records the bind error of the TCP port; `None` once it is bound.
+    pub(crate) fn record_port(&mut self, problem: Option<String>) {
+        self.status.record_port(problem);
+    }
+
+    /// The subscribers of drop events.
+    #[cfg(test)]
+    pub(crate) fn drop_stream(&self) -> &crate::reports::DropStream {
+        &self.drop_reporting.stream
+    }
+
+    /// Applies a change of the state that neither the translation nor the flow records see.
+    #[cfg(test)]
+    pub(crate) fn apply_unrecorded(&mut self, change: Change) -> bool {
+        self.model.apply_unrecorded(change)
     }
 }

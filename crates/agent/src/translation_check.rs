@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use nft::{Operation, Ruleset, difference};
 use policy::{ClusterState, Layout, Translation, translate};
-use tokio::sync::oneshot::error::RecvError;
 
 use crate::background::Background;
 
@@ -71,55 +70,76 @@ fn operations(followed: &Ruleset, fresh: &Ruleset) -> Vec<String> {
     found
 }
 
-/// Schedule of the checks, and the running check.
-pub(crate) struct TranslationChecks {
+/// When the translation is checked.
+///
+/// Sans-I/O: callers pass the present time.
+#[derive(Debug)]
+pub(crate) struct CheckSchedule {
     /// `None` if checks are off.
-    every: Option<Duration>,
+    interval: Option<Duration>,
     next: Option<Instant>,
-    running: Background<Differences>,
-    /// [`TranslationCheck::run`], except in tests of the loop.
-    run: fn(TranslationCheck) -> Differences,
+    is_running: bool,
 }
 
-impl TranslationChecks {
-    pub(crate) fn new(every: Option<Duration>) -> TranslationChecks {
-        let mut checks =
-            TranslationChecks { every, next: None, running: Background::default(), run: TranslationCheck::run };
-        checks.plan();
-        checks
-    }
-
-    #[cfg(test)]
-    pub(crate) fn running_with(self, run: fn(TranslationCheck) -> Differences) -> TranslationChecks {
-        TranslationChecks { run, ..self }
-    }
-
-    /// Adds jitter (3/4 to 5/4 of the interval), so that the nodes of a cluster do not check simultaneously.
-    fn plan(&mut self) {
-        self.next = self.every.map(|every| Instant::now() + every.mul_f64(0.75 + 0.5 * drawn()));
+impl CheckSchedule {
+    pub(crate) fn new(interval: Option<Duration>, now: Instant) -> CheckSchedule {
+        let mut schedule = CheckSchedule { interval, next: None, is_running: false };
+        schedule.postpone(now);
+        schedule
     }
 
     /// When the next check is due; `None` while one runs, or if checks are off.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.next.filter(|_| !self.running.is_running())
+        self.next.filter(|_| !self.is_running)
+    }
+
+    /// Records that a check begins, and schedules the next one.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.postpone(now);
+        self.is_running = true;
+    }
+
+    /// Records that the check has ended.
+    pub(crate) fn end(&mut self) {
+        self.is_running = false;
+    }
+
+    /// Postpones the check. Adds jitter (3/4 to 5/4 of the interval), so that the nodes of a cluster do not check
+    /// simultaneously.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        self.next = self.interval.map(|interval| now + interval.mul_f64(0.75 + 0.5 * drawn()));
+    }
+}
+
+/// Runs one check at a time, in a thread.
+pub(crate) struct CheckThread {
+    running: Background<Differences>,
+    /// [`TranslationCheck::run`], except in tests of the event loop.
+    run: fn(TranslationCheck) -> Differences,
+}
+
+impl Default for CheckThread {
+    fn default() -> CheckThread {
+        CheckThread { running: Background::default(), run: TranslationCheck::run }
+    }
+}
+
+impl CheckThread {
+    #[cfg(test)]
+    pub(crate) fn running(run: fn(TranslationCheck) -> Differences) -> CheckThread {
+        CheckThread { run, ..CheckThread::default() }
     }
 
     /// # Errors
-    /// If the thread cannot be started. The next check is still scheduled.
+    /// If the thread cannot be started.
     pub(crate) fn start(&mut self, check: TranslationCheck) -> std::io::Result<()> {
-        self.plan();
         let run = self.run;
         self.running.start("check", move || run(check))
     }
 
-    /// Postpones a check that cannot run yet.
-    pub(crate) fn postpone(&mut self) {
-        self.plan();
-    }
-
-    /// The differences that the running check found, or an error if it panicked. Pending while no check runs.
-    pub(crate) async fn outcome(&mut self) -> Result<Differences, RecvError> {
-        self.running.outcome().await
+    /// The differences that the running check found; `None` if it panicked. Pending while no check runs. Cancel safe.
+    pub(crate) async fn outcome(&mut self) -> Option<Differences> {
+        self.running.outcome().await.ok()
     }
 }
 

@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 
 use super::answer::{DnsAnswer, answer};
 use super::stream::{LONGEST_IDLE, ResolverSegment, StreamKey, Streams};
+use crate::event_loop::Event;
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
-use crate::reconciler::Event;
 
 /// The longest wait for an answer, after which a closed queue is noticed; also the pause after an error.
 const WAIT: Duration = Duration::from_secs(1);

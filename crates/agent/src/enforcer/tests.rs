@@ -252,7 +252,7 @@ fn approve_with_default_mask(
     kernel: &mut Kernel,
     operations: &[Operation],
     generation: u32,
-) -> Result<Committed, CommitError> {
+) -> Result<CommitReceipt, CommitError> {
     if conntrack(&["-L"]).is_empty() {
         let tuple = ["-I", "-p", "udp", "-s", "10.2.0.1", "-d", "10.1.0.1", "--sport", "4000", "--dport", "80"];
         conntrack(&[&tuple[..], &["--timeout", "600", "--mark", "0xa0010000"]].concat());

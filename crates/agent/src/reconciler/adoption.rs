@@ -1,6 +1,6 @@
 //! Adoption of the pods that the CNI plugin isolated while no agent answered.
 
-use super::Reconciler;
+use super::{Action, Reconciler, Work};
 
 /// Requests to adopt isolated pods.
 #[derive(Debug)]
@@ -36,30 +36,35 @@ impl Adoption {
 
 impl Reconciler {
     /// The plugin may have isolated a pod, whose attachment it could not report. The attachments must be read before
-    /// anything is adopted: otherwise an older one that claims the address would count as the pod's. Returns whether
-    /// the attachments changed.
-    pub(super) fn expect_isolated(&mut self) -> bool {
+    /// anything is adopted: otherwise an older one that claims the address would count as the pod's.
+    pub(super) fn expect_isolated(&mut self) {
         self.adoption.request();
-        self.read_attachments()
+        self.due.insert(Work::ReadAttachments);
     }
 
     /// Adopts pods that the plugin isolated without the agent. While ADDs are refused, their packets may bypass the
     /// rules: the plugin's tables stay. The node may have changed since the last resync, so it is examined before.
-    pub(super) fn adopt_isolated(&mut self) {
+    pub(super) fn next_adoption(&mut self) -> Option<Action> {
         if std::mem::take(&mut self.gate.failed) {
             self.adoption.request();
         }
-        if !self.adoption.wanted || self.add_obstacle().is_some() {
-            return;
+        if !self.adoption.wanted || !self.due.contains(&Work::Adopt) || self.add_obstacle().is_some() {
+            return None;
         }
         if !self.adoption.examined {
             self.adoption.examined = true;
             self.examinations.require(self.status.isolated_pods > 0);
         }
         if self.examinations.is_pending() {
-            return;
+            return self.examinations.start().map(|isolates_pods| Action::Examine { isolates_pods });
         }
-        match self.enforcer.release_isolated(self.model.state()) {
+        self.due.remove(&Work::Adopt);
+        Some(Action::ReleaseIsolated)
+    }
+
+    /// Records whether isolated pods remain that are unknown here.
+    pub(crate) fn record_release(&mut self, unknown_remain: anyhow::Result<bool>) {
+        match unknown_remain {
             Ok(unknown_remain) => self.adoption = Adoption { wanted: false, unknown_remain, examined: false },
             Err(error) => {
                 self.adoption.examined = false;

@@ -1,77 +1,94 @@
 //! Attachments, and the requests of the CNI plugin.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::Instant;
 
 use policy::{Attachment, AttachmentId};
+use tokio::sync::oneshot;
 
-use super::{Call, Reconciler};
-use crate::attachments;
-use crate::bridge_ports::bridge_ports;
+use super::{Action, Reconciler};
+use crate::attachments::AttachmentFolder;
 use crate::gate::{AttachmentState, Outcome, PendingAdd, attachment_state};
 use crate::metrics::labels::WatchedKind;
 use crate::pod_lookup::PodRequest;
-use crate::tc_redirects::redirecting_interfaces;
+
+/// The attachment folder and the node's interfaces, as read.
+#[derive(Debug)]
+pub(crate) struct AttachmentReading {
+    pub(crate) folder: Result<AttachmentFolder, String>,
+    pub(crate) interfaces: InterfaceReading,
+}
+
+/// Properties of the node's interfaces on which the rules of pods depend, as read.
+#[derive(Debug)]
+pub(crate) struct InterfaceReading {
+    /// The interfaces at which tc may redirect packets.
+    pub(crate) redirecting: io::Result<BTreeSet<String>>,
+    /// The interfaces that are ports of bridges.
+    pub(crate) bridge_ports: io::Result<BTreeSet<String>>,
+}
 
 impl Reconciler {
-    /// Reads the attachments, the interfaces at which tc may redirect packets, and the bridge ports. Returns whether
-    /// the rules may have to change.
-    pub(super) fn read_attachments(&mut self) -> bool {
-        let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
-            Ok(attached) => {
+    /// Replaces the attachments by those in the folder, and the properties of the interfaces.
+    pub(crate) fn record_attachments(&mut self, reading: AttachmentReading, now: Instant) {
+        let AttachmentReading { folder, interfaces } = reading;
+        let replaced = match folder {
+            Ok(AttachmentFolder { attachments, unreadable, problems, unchecked }) => {
                 self.attachments_read = true;
-                let attachments = self.with_unreadable(attached.attachments);
-                let changed = self.model.replace_attachments(attachments);
-                (changed, attached.problems, attached.unchecked)
+                self.status.record_attachment_problems(problems);
+                self.status.record_unchecked(unchecked);
+                let attachments = self.with_unreadable(attachments, &unreadable);
+                self.model.replace_attachments(attachments)
             }
-            Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
+            Err(problem) => {
+                self.status.record_attachment_problems(vec![problem]);
+                false
+            }
         };
-        for pod in unchecked.iter().filter(|u| self.status.source_check && !self.status.unchecked.contains(u)) {
-            tracing::warn!("{pod}");
-        }
-        self.status.unchecked = unchecked;
-        for problem in problems.iter().filter(|p| !self.status.attachment_problems.contains(p)) {
-            tracing::error!("{problem}");
-        }
-        self.status.attachment_problems = problems;
-        [self.read_redirecting(), self.read_bridge_ports(), changed].contains(&true)
+        let changed = [self.apply_interfaces(interfaces), replaced].contains(&true);
+        self.record_change(changed, now);
     }
 
     /// Adds the known attachments whose files exist but are no longer readable. Without them the interfaces of running
     /// pods would not be checked any more.
-    fn with_unreadable(&self, mut attachments: Vec<Attachment>) -> Vec<Attachment> {
-        let folder = attachments::folder(&self.run_dir);
-        let read: BTreeSet<AttachmentId> = attachments.iter().map(|attachment| attachment.id.clone()).collect();
-        let missing = self.model.state().attachments().filter(|attachment| !read.contains(&attachment.id));
-        let unreadable = missing.filter(|attachment| attachments::read_one(&folder, &attachment.id).is_err());
-        attachments.extend(unreadable.map(|attachment| Attachment::clone(attachment)));
+    fn with_unreadable(
+        &self,
+        mut attachments: Vec<Attachment>,
+        unreadable: &BTreeSet<AttachmentId>,
+    ) -> Vec<Attachment> {
+        let known = unreadable.iter().filter_map(|id| self.model.state().attachment(id));
+        attachments.extend(known.map(|attachment| Attachment::clone(attachment)));
         attachments
     }
 
-    /// Reads at which interfaces tc may redirect packets. Returns whether the rules may have to change. ADDs are
-    /// refused while this is unknown.
-    fn read_redirecting(&mut self) -> bool {
-        let interfaces = match redirecting_interfaces() {
+    /// Returns whether the rules may have to change.
+    fn apply_interfaces(&mut self, interfaces: InterfaceReading) -> bool {
+        let InterfaceReading { redirecting, bridge_ports } = interfaces;
+        [self.apply_redirecting(redirecting), self.apply_bridge_ports(bridge_ports)].contains(&true)
+    }
+
+    /// ADDs are refused while it is unknown at which interfaces tc may redirect packets. Returns whether the rules may
+    /// have to change.
+    fn apply_redirecting(&mut self, interfaces: io::Result<BTreeSet<String>>) -> bool {
+        let interfaces = match interfaces {
             Ok(interfaces) => interfaces,
             Err(error) => {
                 let problem = format!("cannot list the qdiscs of this node's interfaces (rtnetlink): {error}");
-                if self.status.qdisc_problem.as_ref() != Some(&problem) {
-                    tracing::error!("{problem}");
-                }
-                self.status.qdisc_problem = Some(problem);
+                self.status.record_qdiscs(Some(problem));
                 return false;
             }
         };
-        self.status.qdisc_problem = None;
+        self.status.record_qdiscs(None);
         // Rules cannot express other names, and no pod has such an interface.
         let named = interfaces.iter().filter_map(|name| name.parse().ok()).collect();
         self.model.set_redirecting(named)
     }
 
-    /// Reads which interfaces are ports of bridges. Returns whether the rules may have to change. Until the first
-    /// success, only attachments report which interfaces are ports.
-    fn read_bridge_ports(&mut self) -> bool {
-        match bridge_ports() {
+    /// Until the first success, only attachments report which interfaces are ports. Returns whether the rules may have to
+    /// change.
+    fn apply_bridge_ports(&mut self, ports: io::Result<BTreeSet<String>>) -> bool {
+        match ports {
             // Only host interfaces of attachments matter: other interfaces become ports without an effect on the rules.
             Ok(ports) => {
                 let of_pods = self.model.state().attachments().filter_map(|attachment| attachment.host_interface);
@@ -87,103 +104,75 @@ impl Reconciler {
 
     /// Lists in the status the pods' interfaces at which tc may redirect packets.
     pub(super) fn publish_redirecting(&mut self) {
-        let ports: BTreeSet<String> = self.model.state().redirecting_ports().map(|name| name.to_string()).collect();
-        if self.status.redirecting_ports == ports {
-            return;
-        }
-        if !ports.is_empty() && self.status.source_check {
-            let interfaces = ports.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            tracing::info!(
-                interfaces,
-                "tc may redirect packets of pods; checking these interfaces at the prerouting hooks, too"
-            );
-        }
-        self.status.redirecting_ports = ports;
+        let ports = self.model.state().redirecting_ports().map(|name| name.to_string()).collect();
+        self.status.record_redirecting(ports);
     }
 
-    /// Handles a request of the CNI plugin. Returns whether the rules may have to change.
-    pub(super) fn answer(&mut self, call: Call) -> bool {
-        match call {
-            Call::Add(waiting) => self.add(*waiting),
-            // The folder is authoritative: a delayed DEL may refer to an earlier ADD of the same name.
-            Call::Delete(id, at) => match attachments::read_one(&attachments::folder(&self.run_dir), &id) {
-                Ok(None) => {
-                    self.gate.withdraw(&id);
-                    self.latency.add(WatchedKind::Attachment, at, &self.metrics);
-                    self.model.detach(&id)
-                }
-                Ok(Some(_)) => {
-                    tracing::info!("CNI DEL ignored: the plugin still has a file of attachment {id}");
-                    false
-                }
-                Err(problem) => {
-                    tracing::warn!("CNI DEL ignored for attachment {id}: {problem}");
-                    false
-                }
-            },
-            Call::Check(id, reply) => {
-                let outcome = match (self.model.state().attachment(&id), self.add_obstacle()) {
-                    (None, _) => Outcome::Failed("attachment not found".into()),
-                    (Some(_), Some(obstacle)) => Outcome::Failed(obstacle),
-                    (Some(attachment), None) => match attachment_state(self.model.state(), attachment) {
-                        AttachmentState::Known => Outcome::Enforced,
-                        AttachmentState::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
-                        AttachmentState::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
-                    },
-                };
-                if reply.send(outcome).is_err() {
-                    tracing::debug!("the CNI plugin closed its connection before the response to CHECK");
-                }
-                false
-            }
-            Call::Status(reply) => {
-                if reply.send(self.add_obstacle()).is_err() {
-                    tracing::debug!("the CNI plugin closed its connection before the response to STATUS");
-                }
-                false
-            }
-        }
-    }
-
-    /// Handles a CNI ADD. Returns whether the rules may have to change.
-    pub(super) fn add(&mut self, waiting: PendingAdd) -> bool {
+    /// Handles a CNI ADD, with the interfaces as read after its file was, or why the file does not confirm the ADD.
+    pub(crate) fn add(&mut self, waiting: PendingAdd, confirmed: Result<InterfaceReading, String>, now: Instant) {
+        let interfaces = match confirmed {
+            Ok(interfaces) => interfaces,
+            Err(reason) => return self.gate.refuse(waiting, reason),
+        };
         let attachment = &waiting.attachment;
-        let folder = attachments::folder(&self.run_dir);
-        // An attachment without a file would be removed by the next resync, while the pod runs.
-        match attachments::read_one(&folder, &attachment.id) {
-            Ok(Some(kept)) if kept == *attachment => {}
-            Ok(_) => {
-                let reason = format!(
-                    "attachment file not found in {}: the pod was deleted meanwhile, or the plugin's stateDir is not \
-                     this folder of the agent's --run-dir",
-                    folder.display()
-                );
-                self.gate.refuse(waiting, reason);
-                return false;
-            }
-            Err(problem) => {
-                self.gate.refuse(waiting, problem);
-                return false;
-            }
-        }
         self.latency.add(WatchedKind::Attachment, waiting.since, &self.metrics);
         let attached = self.model.attach(attachment.clone());
-        let changed = [self.read_redirecting(), self.read_bridge_ports(), attached].contains(&true);
+        let changed = [self.apply_interfaces(interfaces), attached].contains(&true);
         self.adoption.retry();
         if changed && attachment.bridged {
             self.examinations.require(self.status.isolated_pods > 0);
         }
         let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
-        let wanted = PodRequest { pod, uid, deadline: waiting.deadline };
+        let request = PodRequest { pod, uid, deadline: waiting.deadline };
         let unknown = attachment_state(self.model.state(), attachment) == AttachmentState::Unknown;
-        if self.gate.admit(waiting)
-            && unknown
-            && let Some(lookups) = &self.lookups
-            && let Err(error) = lookups.try_send(wanted)
-        {
-            tracing::error!("no pod lookup, so the pod is found by the watch only: {error}");
+        if self.gate.admit(waiting) && unknown {
+            self.requested.push_back(Action::LookUpPod(request));
         }
-        changed
+        self.record_change(changed, now);
+    }
+
+    /// Handles a CNI DEL that arrived at `at`, with the attachment's file as read. The folder is authoritative: a delayed
+    /// DEL may refer to an earlier ADD of the same name.
+    pub(crate) fn delete(
+        &mut self,
+        id: &AttachmentId,
+        at: Instant,
+        file: Result<Option<Attachment>, String>,
+        now: Instant,
+    ) {
+        match file {
+            Ok(None) => {
+                self.gate.withdraw(id);
+                self.latency.add(WatchedKind::Attachment, at, &self.metrics);
+                let changed = self.model.detach(id);
+                self.record_change(changed, now);
+            }
+            Ok(Some(_)) => tracing::info!("CNI DEL ignored: the plugin still has a file of attachment {id}"),
+            Err(problem) => tracing::warn!("CNI DEL ignored for attachment {id}: {problem}"),
+        }
+    }
+
+    /// Answers a CNI CHECK.
+    pub(crate) fn check(&self, id: &AttachmentId, reply: oneshot::Sender<Outcome>) {
+        let outcome = match (self.model.state().attachment(id), self.add_obstacle()) {
+            (None, _) => Outcome::Failed("attachment not found".into()),
+            (Some(_), Some(obstacle)) => Outcome::Failed(obstacle),
+            (Some(attachment), None) => match attachment_state(self.model.state(), attachment) {
+                AttachmentState::Known => Outcome::Enforced,
+                AttachmentState::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
+                AttachmentState::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
+            },
+        };
+        if reply.send(outcome).is_err() {
+            tracing::debug!("the CNI plugin closed its connection before the response to CHECK");
+        }
+    }
+
+    /// Answers a CNI STATUS: why an ADD would fail now; `None` if it would succeed.
+    pub(crate) fn report_add_obstacle(&self, reply: oneshot::Sender<Option<String>>) {
+        if reply.send(self.add_obstacle()).is_err() {
+            tracing::debug!("the CNI plugin closed its connection before the response to STATUS");
+        }
     }
 
     /// Why an ADD must be refused now; `None` if it can be answered. STATUS uses the same check, so that it is never
@@ -197,10 +186,9 @@ impl Reconciler {
     }
 
     /// Answers pending ADDs whose rules are committed, once the required examinations of the node have completed.
-    pub(super) fn answer_waiting(&mut self) {
+    pub(super) fn answer_waiting(&mut self, now: Instant) {
         let unexamined = || self.examinations.is_pending().then(|| "the node is still being examined".to_owned());
         let reason = self.add_obstacle().or_else(unexamined);
-        let now = Instant::now();
         for since in self.gate.answer_waiting(self.model.state(), reason.as_deref(), now) {
             self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());
         }

@@ -4,57 +4,81 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::{EdgeHook, Enforcement, ObjectName, Translation};
-use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
 use super::examinations::Findings;
 use crate::enforcer::{EnforceResult, Trouble};
 use crate::metrics::labels::RepairCause;
-use crate::status::{LastCommit, TranslationDifference};
+use crate::status::LastCommit;
 use crate::translation_check::Differences;
 
 /// Maximum number of nodes listed in a message about an unknown node.
 const NODES_NAMED: usize = 5;
 
+/// An attempt to commit or to verify, as the enforcer reports it.
+pub(crate) struct Attempt {
+    /// `Ok(None)` if a verification found no difference.
+    pub(crate) result: Result<Option<EnforceResult>, Trouble>,
+    /// Generation of the approvals after the attempt.
+    pub(crate) policy_generation: u32,
+    /// When the attempt ended by the wall clock, which is only reported.
+    pub(crate) time: Timestamp,
+}
+
 impl Reconciler {
-    pub(super) fn record_attempt(&mut self, result: Result<Option<EnforceResult>, Trouble>) {
+    /// Records an attempt to commit, which includes the translation.
+    pub(crate) fn record_commit(&mut self, attempt: Attempt, began: Instant, now: Instant) {
+        self.model.end_commit();
+        self.record_attempt(attempt, now);
+        self.publish_to_flows();
+        self.schedule.record_duration(now.saturating_duration_since(began));
+    }
+
+    pub(crate) fn record_verification(&mut self, attempt: Attempt, now: Instant) {
+        self.record_attempt(attempt, now);
+    }
+
+    fn record_attempt(&mut self, attempt: Attempt, now: Instant) {
+        let Attempt { result, policy_generation, time } = attempt;
+        self.policy_generation = Some(policy_generation);
         match result {
-            Ok(None) => self.clear_trouble(),
-            Ok(Some(enforced)) => {
-                self.clear_trouble();
-                self.record_enforced(&enforced);
+            Ok(enforced) => {
+                self.schedule.record_success(now);
+                self.enforced = true;
+                self.status.record_in_force();
+                if let Some(enforced) = enforced {
+                    self.record_enforced(enforced, now, time);
+                }
             }
             Err(trouble) => {
-                let wait = self.schedule.record_failure(Instant::now());
-                let text = trouble.to_string();
-                if self.status.trouble.as_ref() != Some(&text) {
-                    tracing::error!(retry_in_ms = wait.as_millis() as u64, "{text}");
+                let wait = self.schedule.record_failure(now);
+                if self.status.record_trouble(trouble.to_string()) {
+                    tracing::error!(retry_in_ms = wait.as_millis() as u64, "{trouble}");
                 }
-                self.status.trouble = Some(text);
-                self.status.in_force = false;
             }
         }
     }
 
-    /// Starts a translation check (incremental against full translation).
-    pub(super) fn check_translation(&mut self) {
-        if !self.enforced || !self.model.is_translated() {
-            self.checks.postpone();
-            return;
+    /// Begins a translation check (incremental against full translation), or postpones it while there is nothing to check.
+    pub(super) fn begin_check(&mut self, now: Instant) -> bool {
+        let is_possible = self.enforced && self.model.is_translated();
+        match is_possible {
+            true => self.checks.begin(now),
+            false => self.checks.postpone(now),
         }
-        self.translate();
-        if let Err(error) = self.checks.start(self.model.translation_check()) {
-            tracing::warn!("cannot check the rules against a fresh translation: {error}");
-        }
+        is_possible
     }
 
-    /// Records the result of a translation check. After a difference the full translation is enforced.
-    pub(super) fn record_check(&mut self, outcome: Result<Differences, RecvError>) {
-        let differences = match outcome {
-            Ok(differences) => differences,
-            Err(_) => vec!["the translation check panicked".into()],
-        };
+    /// Records that a translation check could not be started.
+    pub(crate) fn cancel_check(&mut self) {
+        self.checks.end();
+    }
+
+    /// Records the result of a translation check; `None` if it panicked. After a difference the full translation is
+    /// committed in this iteration.
+    pub(crate) fn record_check(&mut self, differences: Option<Differences>, now: Instant) {
+        self.checks.end();
+        let differences = differences.unwrap_or_else(|| vec!["the translation check panicked".into()]);
         self.metrics.translation_checks.inc();
         if differences.is_empty() {
             return;
@@ -65,13 +89,14 @@ impl Reconciler {
              this: {}",
             differences.join("; ")
         );
-        self.status.translation_difference = Some(TranslationDifference { at: Instant::now(), differences });
+        self.status.record_translation_difference(differences, now);
         self.model.translate_anew();
-        self.reconcile();
+        self.schedule.request_immediate_commit(now);
     }
 
     /// Records the findings of an examination of the node; `None` if it failed.
-    pub(super) fn record_examination(&mut self, findings: Option<Findings>) {
+    pub(crate) fn record_examination(&mut self, findings: Option<Findings>) {
+        self.examinations.complete();
         let failed = || {
             vec![
                 "the examination of the node failed: whether packets bypass the rules is unknown until the next".into(),
@@ -80,44 +105,19 @@ impl Reconciler {
         self.status.record_findings(findings.unwrap_or_else(failed));
     }
 
-    fn clear_trouble(&mut self) {
-        self.schedule.record_success(Instant::now());
-        self.enforced = true;
-        self.status.in_force = true;
-        if self.status.trouble.take().is_some() {
-            tracing::info!("the rules are in force again");
+    fn record_enforced(&mut self, enforced: EnforceResult, now: Instant, time: Timestamp) {
+        let EnforceResult { translation, left_out, commit } = enforced;
+        let hook = self.model.layout().edge_hook();
+        // Some findings are errors only while a pod is isolated.
+        if self.status.record_translation(&translation, left_out, hook) {
+            self.examinations.require(self.status.isolated_pods > 0);
         }
-    }
-
-    fn record_enforced(&mut self, enforced: &EnforceResult) {
-        let translation = &enforced.translation;
-        self.status.record_diagnostics(&translation.diagnostics);
-        if !self.status.programs_in_force.ptr_eq(&translation.programs) {
-            self.status.programs_in_force = translation.programs.clone();
-            let isolated_pods = judged(translation, Enforcement::Enforce).len();
-            let before = std::mem::replace(&mut self.status.isolated_pods, isolated_pods);
-            // Some findings are errors only while a pod is isolated.
-            if (before == 0) != (isolated_pods == 0) {
-                self.examinations.require(isolated_pods > 0);
-            }
-            self.status.audited_pods = judged(translation, Enforcement::Audit).len();
-            self.status.programs = translation.programs.len();
-        }
-        self.status.elements = translation.ruleset.element_count();
-        self.status.left_out = self.enforcer.left_out();
-        self.status.bridge_table = translation.bridge.is_some();
-        self.status.source_check_hook = match self.model.layout().edge_hook() {
-            EdgeHook::Ingress => "ingress",
-            EdgeHook::Prerouting => "prerouting",
-        };
-        self.status.pods_on_node = translation.pods_on_node;
-        if let Some(commit) = &enforced.commit {
+        if let Some(commit) = commit {
             let had_committed = self.status.last_commit.is_some();
-            let (at, time) = (Instant::now(), Timestamp::now());
             let (duration, operations) = (commit.duration, commit.operations);
-            self.status.last_commit = Some(LastCommit { at, time, duration, operations });
+            self.status.record_commit(LastCommit { at: now, time, duration, operations });
             let (operations, weight) = (commit.operations, commit.weight);
-            let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
+            let (generation, micros) = (self.policy_generation, commit.duration.as_micros() as u64);
             match commit.repaired {
                 Some(RepairCause::Changed | RepairCause::Removed) => {
                     let program = commit.foreign_program.as_deref();
@@ -193,20 +193,12 @@ impl Reconciler {
     }
 
     pub(super) fn wait(&mut self, reason: String) {
-        if self.status.trouble.as_ref() != Some(&reason) {
+        if self.status.record_trouble(reason.clone()) {
             tracing::warn!("{reason}");
         }
-        self.status.trouble = Some(reason);
-        self.status.in_force = false;
     }
 
     pub(super) fn missing(&self) -> Vec<String> {
         self.sync.missing().iter().map(ToString::to_string).collect()
     }
-}
-
-/// Pods of the node with a program of this enforcement. A pod may have one of each, since programs are per direction.
-fn judged(translation: &Translation, enforcement: Enforcement) -> BTreeSet<&ObjectName> {
-    let programs = translation.programs.values().filter(|program| program.enforcement == enforcement);
-    programs.flat_map(|program| &program.pods).collect()
 }

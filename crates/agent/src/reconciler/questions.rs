@@ -5,7 +5,7 @@ use std::time::Instant;
 use policy::{Direction, ObjectName, PartyError, SuggestedPods, Workloads, explain_ambient, explain_named, suggest};
 use tokio::sync::oneshot;
 
-use super::Reconciler;
+use super::{Action, Reconciler};
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::drops::Coverage;
 use crate::api::identity::{IdentityQuery, IdentityReport};
@@ -24,6 +24,7 @@ pub(crate) enum Question {
 }
 
 /// The rules of a node's last commit.
+#[derive(Debug)]
 pub(crate) struct CommittedRules {
     pub(crate) node: String,
     /// Why the node may not enforce the policies.
@@ -52,17 +53,23 @@ pub(crate) enum NoAnswer {
 }
 
 impl Reconciler {
-    pub(super) fn reply(&mut self, question: Question) {
+    /// Answers a query from the state; a query about the kernel's rules becomes an action.
+    pub(crate) fn reply(&mut self, question: Question, now: Instant) {
         match question {
-            Question::Verify(reply) => give(reply, Ok(self.compare())),
-            Question::Explain(query, reply) => give(reply, self.listed().and_then(|()| self.explain(&query))),
+            Question::Verify(reply) => match self.listed() {
+                Ok(()) => self.requested.push_back(Action::Compare(reply)),
+                Err(not_listed) => send_reply(reply, Ok(TableVerdict::Unknown { reason: not_listed.to_string() })),
+            },
+            Question::Explain(query, reply) => send_reply(reply, self.listed().and_then(|()| self.explain(&query))),
             Question::Identity(query, reply) => {
                 let report = self.listed().and_then(|()| Ok(identify(&self.ends(), &query.subject)?));
-                give(reply, report);
+                send_reply(reply, report);
             }
-            Question::Audit(query, reply) => give(reply, self.listed().map(|()| self.audit(&query))),
-            Question::Suggest(query, reply) => give(reply, self.listed().and_then(|()| self.suggestion(&query))),
-            Question::Rules(reply) => give(reply, self.committed_rules()),
+            Question::Audit(query, reply) => send_reply(reply, self.listed().map(|()| self.audit(&query, now))),
+            Question::Suggest(query, reply) => {
+                send_reply(reply, self.listed().and_then(|()| self.suggestion(&query, now)))
+            }
+            Question::Rules(reply) => self.requested.push_back(Action::CopyRules(reply)),
         }
     }
 
@@ -73,18 +80,13 @@ impl Reconciler {
         }
     }
 
-    fn compare(&mut self) -> TableVerdict {
-        match self.listed() {
-            Ok(()) => {
-                self.translate();
-                self.enforcer.compare(self.model.translator())
-            }
-            Err(not_listed) => TableVerdict::Unknown { reason: not_listed.to_string() },
-        }
+    /// Replies with the rules of the last commit; `None` if there was none.
+    pub(crate) fn reply_with_rules(&self, reply: Reply<CommittedRules>, snapshot: Option<RulesSnapshot>) {
+        send_reply(reply, self.committed_rules(snapshot));
     }
 
-    fn committed_rules(&self) -> Result<CommittedRules, NoAnswer> {
-        match self.enforcer.snapshot() {
+    fn committed_rules(&self, snapshot: Option<RulesSnapshot>) -> Result<CommittedRules, NoAnswer> {
+        match snapshot {
             Some(snapshot) => {
                 let node = self.status.node.clone();
                 Ok(CommittedRules { node, notes: self.differences(), snapshot })
@@ -109,7 +111,11 @@ impl Reconciler {
     }
 
     fn ends(&self) -> Ends<'_> {
-        Ends { state: self.model.state(), place: &self.denied.place, scheme: self.denied.identities.scheme() }
+        Ends {
+            state: self.model.state(),
+            place: &self.drop_reporting.place,
+            scheme: self.drop_reporting.identities.scheme(),
+        }
     }
 
     /// Why the kernel may judge packets differently from the policies.
@@ -121,20 +127,20 @@ impl Reconciler {
         pending.into_iter().chain(left_out).chain(status.unenforced.iter().cloned()).collect()
     }
 
-    fn audit(&self, query: &AuditQuery) -> AuditReport {
+    fn audit(&self, query: &AuditQuery, now: Instant) -> AuditReport {
         AuditReport {
-            node: self.denied.place.node.clone(),
-            since: written(self.denied.since),
-            policies: self.denied.ledger.report(self.model.state(), query.namespace.as_deref()),
-            coverage: self.coverage(),
+            node: self.drop_reporting.place.node.clone(),
+            since: written(self.drop_reporting.since),
+            policies: self.drop_reporting.ledger.report(self.model.state(), query.namespace.as_deref()),
+            coverage: self.coverage(now),
         }
     }
 
-    fn coverage(&self) -> Coverage {
-        coverage(&self.status, self.metrics.totals(Instant::now()).drops, &self.denied.stream)
+    fn coverage(&self, now: Instant) -> Coverage {
+        coverage(&self.status, self.metrics.totals(now).drops, &self.drop_reporting.stream)
     }
 
-    fn suggestion(&self, query: &SuggestionQuery) -> Result<SuggestionReport, NoAnswer> {
+    fn suggestion(&self, query: &SuggestionQuery, now: Instant) -> Result<SuggestionReport, NoAnswer> {
         let SuggestionQuery { namespace, pod, workload } = query;
         let scope = match (pod, workload) {
             (Some(pod), _) => SuggestedPods::Pod(ObjectName::new(namespace, pod)),
@@ -145,7 +151,7 @@ impl Reconciler {
         if !scope.is_known(&workloads) {
             return Err(NoAnswer::NotKnown(scope));
         }
-        let ledger = &self.denied.ledger;
+        let ledger = &self.drop_reporting.ledger;
         let SuggestionInput { flows, many_ports } = ledger.remaining(self.model.state());
         let suggestion = suggest(&workloads, &scope, &flows);
         let scanned = many_ports.iter().filter(|flow| scope.concerns(&workloads, flow)).map(|flow| {
@@ -162,11 +168,11 @@ impl Reconciler {
             )
         });
         let notes = suggestion.notes.iter().map(ToString::to_string).chain(scanned).chain(incomplete).collect();
-        Ok(SuggestionReport { policies: suggestion.policies, notes, coverage: self.coverage() })
+        Ok(SuggestionReport { policies: suggestion.policies, notes, coverage: self.coverage(now) })
     }
 }
 
-fn give<T>(reply: Reply<T>, answer: Result<T, NoAnswer>) {
+pub(crate) fn send_reply<T>(reply: Reply<T>, answer: Result<T, NoAnswer>) {
     if reply.send(answer).is_err() {
         tracing::debug!("the API client closed its connection before the response");
     }

@@ -70,10 +70,15 @@ impl Schedule {
         self.armed.values().min().copied()
     }
 
-    /// The timers that have expired by `now`. Resync and heartbeat are armed again, the others are disarmed.
+    /// The timers that have expired by `now`, except the commit, which [`Schedule::begin_commit`] disarms. Resync and
+    /// heartbeat are armed again, the others are disarmed.
     pub(super) fn expire(&mut self, now: Instant) -> BTreeSet<Timer> {
-        let expired: BTreeSet<Timer> =
-            self.armed.iter().filter(|(_, at)| **at <= now).map(|(timer, _)| *timer).collect();
+        let expired: BTreeSet<Timer> = self
+            .armed
+            .iter()
+            .filter(|(timer, at)| **timer != Timer::Commit && **at <= now)
+            .map(|(timer, _)| *timer)
+            .collect();
         self.armed.retain(|timer, _| !expired.contains(timer));
         if expired.contains(&Timer::Resync) {
             self.armed.insert(Timer::Resync, now + self.resync_interval);
@@ -98,6 +103,21 @@ impl Schedule {
         let apart = (self.attempt_took * COMMITS_APART_TIMES).clamp(COMMITS_APART, LONGEST_APART);
         let earliest = self.last_attempt.map_or(now, |last| (last + apart).max(now));
         self.armed.entry(Timer::Commit).or_insert(earliest);
+    }
+
+    /// Requests a commit without a debounce delay.
+    pub(super) fn request_immediate_commit(&mut self, now: Instant) {
+        self.armed.insert(Timer::Commit, now);
+    }
+
+    /// Begins the pending commit if its debounce delay is over, or in any case if it must not wait any longer. Returns
+    /// whether it begins.
+    pub(super) fn begin_commit(&mut self, now: Instant, at_once: bool) -> bool {
+        let is_due = self.armed.get(&Timer::Commit).is_some_and(|at| at_once || *at <= now);
+        if is_due {
+            self.armed.remove(&Timer::Commit);
+        }
+        is_due
     }
 
     pub(super) fn is_commit_pending(&self) -> bool {
@@ -150,7 +170,7 @@ mod tests {
     fn first_commit_is_immediate_and_later_ones_debounced() {
         let (mut schedule, now) = schedule();
         schedule.request_commit(now);
-        assert_eq!(expired(&mut schedule, now), [Timer::Commit]);
+        assert!(schedule.begin_commit(now, false));
         schedule.record_success(now);
         for (took, apart) in [(0, 1), (2, 8), (900, 10)] {
             schedule.record_duration(Duration::from_millis(took));
@@ -159,10 +179,13 @@ mod tests {
             schedule.request_commit(now + Duration::from_micros(500));
             let apart = Duration::from_millis(apart);
             assert_eq!(schedule.next(), Some(now + apart));
-            assert!(expired(&mut schedule, now + apart - Duration::from_micros(1)).is_empty());
-            assert_eq!(expired(&mut schedule, now + apart), [Timer::Commit]);
+            assert!(!schedule.begin_commit(now + apart - Duration::from_micros(1), false));
+            assert!(schedule.begin_commit(now + apart, false));
             assert!(!schedule.is_commit_pending());
         }
+        schedule.request_commit(now);
+        assert!(schedule.begin_commit(now, true), "a verification does not wait for the delay");
+        assert!(!schedule.begin_commit(now, true), "nothing is pending");
         let idle = now + Duration::from_secs(1);
         schedule.request_commit(idle);
         assert_eq!(schedule.next(), Some(idle));

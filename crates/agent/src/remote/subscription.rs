@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Mirror, RemoteCache, RemoteFreshness, RemoteUpdate};
-use crate::reconciler::Event;
+use crate::event_loop::Event;
 
 /// Updates queued between a provider's stream and this task. When the queue is full, the provider closes the stream.
 const UPDATES_QUEUED: usize = 16;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use jiff::Timestamp;
 use nfnetlink::{KernelRelease, probe};
 use policy::{Generation, Layout};
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,6 +16,7 @@ use crate::cli::{AgentArguments, Switch};
 use crate::dns::{AnswerReader, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
+use crate::event_loop::{EVENTS_QUEUED, Event, EventLoop};
 use crate::flows::accounting::ConntrackSettings;
 use crate::flows::services::{ServiceSource, watch_services};
 use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, finish_delivery, start_delivery};
@@ -24,9 +26,9 @@ use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
 use crate::pod_lookup::{self, PodRequest};
-use crate::reconciler::denied::Denied;
-use crate::reconciler::names::Names;
-use crate::reconciler::{EVENTS_QUEUED, Event, Parts, Reconciler};
+use crate::reconciler::drop_reporting::DropReporting;
+use crate::reconciler::name_learning::NameLearning;
+use crate::reconciler::{Dependencies, Reconciler};
 use crate::remote::RemoteSubscription;
 use crate::reports::{
     AddressContext, DENIED_PACKETS, DNS_ANSWERS, DROP_EVENTS_QUEUED, DropEvent, DropStream, GroupChoice, LogGroup,
@@ -34,7 +36,6 @@ use crate::reports::{
 };
 use crate::run_dir::{RunDir, TableLock};
 use crate::status::AgentStatus;
-use crate::translation_check::TranslationChecks;
 use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
 /// Capacity of the queue of Service updates.
@@ -120,8 +121,8 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
     let (following, remote) = match arguments.remote.followed()? {
         Some(followed) => {
-            let (following, news) = RemoteSubscription::recall(followed);
-            (Some(following), Some(news))
+            let (following, update) = RemoteSubscription::recall(followed);
+            (Some(following), Some(update))
         }
         None => (None, None),
     };
@@ -154,26 +155,27 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         }
         None => None,
     };
-    let parts = Parts {
+    let now = Instant::now();
+    let lifetimes = arguments.dns.lifetimes();
+    let dependencies = Dependencies {
         layout,
-        run_dir: arguments.run_dir.clone(),
-        lookups,
         resync: arguments.resync_secs,
-        checks: TranslationChecks::new(arguments.translation_check()),
+        check_interval: arguments.translation_check(),
         enforcement: arguments.enforcement.by_default(),
-        denied: Denied::new(place, drops.clone(), identities),
-        names: Names::new(
+        drop_reporting: DropReporting::new(place, drops.clone(), identities, Timestamp::now()),
+        names: NameLearning::new(
             arguments.dns.resolvers(),
-            arguments.dns.lifetimes(),
+            lifetimes,
             arguments.dns.cluster_domain(),
-            SavedNames::in_folder(&arguments.run_dir),
+            SavedNames::in_folder(&arguments.run_dir).read(lifetimes, now),
             dns_group.is_none().then(|| learning.clone()),
         ),
         flows,
         prefixes: arguments.remote.remote_label_prefix.clone(),
         remote,
     };
-    let (reconciler, statuses) = Reconciler::new(enforcer, status, parts, metrics.clone());
+    let (reconciler, statuses) = Reconciler::new(status, dependencies, metrics.clone(), now);
+    let event_loop = EventLoop::new(reconciler, enforcer, &arguments.run_dir, lookups);
     if let Some(log) = dns_log {
         let reader = AnswerReader::new(log, events.clone(), metrics.clone());
         std::thread::Builder::new().name("dns-answers".into()).spawn(move || reader.run())?;
@@ -190,7 +192,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         .spawn(move || kernel_watch::run(notifications, &watched))?;
     std::thread::Builder::new().name("link-watch".into()).spawn(move || link_watch::run(links, &followed))?;
     std::thread::Builder::new().name("reports".into()).spawn(move || reports.run())?;
-    let mut reconciler = tokio::task::spawn_blocking(move || own_thread(reconciler, queue, received));
+    let mut event_loop = tokio::task::spawn_blocking(move || own_thread(event_loop, queue, received));
     tracing::info!(
         node = arguments.node_name,
         listen = %arguments.listen,
@@ -217,7 +219,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping; the rules stay in place"),
         ended = &mut source => bail!("the informers have ended: {}", outcome(ended)),
         ended = end_of(&mut remote) => bail!("the subscription to context providers has ended: {}", outcome(ended)),
-        ended = &mut reconciler => bail!("the agent's event loop has ended: {}", outcome(ended)),
+        ended = &mut event_loop => bail!("the agent's event loop has ended: {}", outcome(ended)),
         Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
         Err(panic) = &mut socket => bail!("the API socket has ended: {panic}"),
         ended = &mut cni_socket => bail!("the CNI socket has ended: {}", outcome(ended)),
@@ -260,12 +262,12 @@ fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
 
 /// The loop blocks in system calls, so it has its own thread.
 fn own_thread(
-    reconciler: Reconciler,
+    event_loop: EventLoop,
     queue: mpsc::Receiver<Event>,
     drop_events: mpsc::Receiver<DropEvent>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    runtime.block_on(reconciler.run(queue, drop_events));
+    runtime.block_on(event_loop.run(queue, drop_events));
     Ok(())
 }
 

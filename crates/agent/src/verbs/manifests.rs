@@ -37,7 +37,7 @@ impl Manifests {
         if !folder.is_dir() {
             bail!("folder of the CNI plugin's attachments not found: {}", folder.display());
         }
-        let AttachmentFolder { attachments, problems, unchecked } =
+        let AttachmentFolder { attachments, unreadable: _, problems, unchecked } =
             attachments::read(&folder).map_err(anyhow::Error::msg)?;
         for attachment in attachments {
             self.state.attach(attachment);

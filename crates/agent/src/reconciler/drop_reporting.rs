@@ -1,47 +1,32 @@
-//! Drop events: the ends of denied packets are named from a snapshot of the state, in a thread of its own.
+//! Drop events: their names come from a snapshot of the state, and they are counted, logged and published.
 
 use std::sync::Arc;
 
-use identity::{ClusterScheme, EndIdentity};
+use identity::{ClusterScheme, EndIdentity, Scheme};
 use jiff::Timestamp;
 use policy::{ClusterState, Judgement};
-use tokio::sync::mpsc;
-use tokio::sync::oneshot::error::RecvError;
 
 use super::Reconciler;
 use crate::api::drops::{DropEnd, NamedDrop};
-use crate::background::Background;
 use crate::flows::DeniedPackets;
 use crate::reports::{AddressContext, AuditLedger, DropEvent, DropStream, Ends, PacketContent, name};
 
-/// Bound on the packets named from one snapshot: a snapshot that is held makes a change of the state copy it. Further
-/// packets wait in their queue, and those that exceed it are counted.
-const NAMED_AT_ONCE: usize = 64;
-
 /// Packets with their names.
-pub(super) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
+pub(crate) type NamedEvents = Vec<(DropEvent, NamedDrop)>;
 
 /// Inputs of drop events other than the state.
-pub(crate) struct Denied {
+pub(crate) struct DropReporting {
     pub(super) place: Arc<AddressContext>,
     pub(super) since: Timestamp,
     pub(super) ledger: AuditLedger,
     pub(super) stream: Arc<DropStream>,
     pub(super) identities: ClusterScheme,
-    /// The thread that names packets.
-    pub(super) naming: Background<NamedEvents>,
 }
 
-impl Denied {
-    pub(crate) fn new(place: AddressContext, stream: Arc<DropStream>, identities: ClusterScheme) -> Denied {
-        Denied {
-            place: Arc::new(place),
-            since: Timestamp::now(),
-            ledger: AuditLedger::default(),
-            stream,
-            identities,
-            naming: Background::default(),
-        }
+impl DropReporting {
+    /// The summary of audit counts since the given time.
+    pub(crate) fn new(place: AddressContext, stream: Arc<DropStream>, identities: ClusterScheme, since: Timestamp) -> DropReporting {
+        DropReporting { place: Arc::new(place), since, ledger: AuditLedger::default(), stream, identities }
     }
 
     /// Updates the ledger after a change of the state.
@@ -51,36 +36,38 @@ impl Denied {
     }
 }
 
-impl Reconciler {
-    /// Starts to name the first packet and those that are queued.
-    pub(super) fn name_drops(&mut self, first: DropEvent, more: &mut mpsc::Receiver<DropEvent>) {
-        let queued = std::iter::from_fn(|| more.try_recv().ok());
-        let events: Vec<DropEvent> = std::iter::once(first).chain(queued).take(NAMED_AT_ONCE).collect();
-        let (state, place) = (self.model.snapshot(), self.denied.place.clone());
-        let scheme = self.denied.identities.scheme().cloned();
-        let name_all = move || {
-            let ends = Ends { state: &state, place: &place, scheme: scheme.as_ref() };
-            let named = |event| {
-                let denial = name(&ends, &event);
-                (event, denial)
-            };
-            events.into_iter().map(named).collect()
+/// Everything that the names of denied packets depend on, for a thread of its own.
+pub(crate) struct NamingSnapshot {
+    state: Arc<ClusterState>,
+    place: Arc<AddressContext>,
+    scheme: Option<Scheme>,
+}
+
+impl NamingSnapshot {
+    pub(crate) fn name_all(&self, events: Vec<DropEvent>) -> NamedEvents {
+        let ends = Ends { state: &self.state, place: &self.place, scheme: self.scheme.as_ref() };
+        let named = |event| {
+            let denial = name(&ends, &event);
+            (event, denial)
         };
-        if let Err(error) = self.denied.naming.start("naming", name_all) {
-            tracing::warn!("denied packets are counted, but not named: cannot start a thread: {error}");
-        }
+        events.into_iter().map(named).collect()
+    }
+}
+
+impl Reconciler {
+    /// A snapshot for naming denied packets. Changes of the state while it is held cost a copy of the state.
+    pub(crate) fn naming_snapshot(&self) -> NamingSnapshot {
+        let DropReporting { place, identities, .. } = &self.drop_reporting;
+        NamingSnapshot { state: self.model.snapshot(), place: place.clone(), scheme: identities.scheme().cloned() }
     }
 
     /// Reports packets once they are named.
-    pub(super) fn report_named(&mut self, named: Result<NamedEvents, RecvError>) {
-        match named {
-            Ok(named) => named.into_iter().for_each(|(event, denial)| self.report(&event, denial)),
-            Err(_) => tracing::error!("denied packets are counted, but not named: the thread that names them panicked"),
-        }
+    pub(crate) fn report_drops(&mut self, named: NamedEvents) {
+        named.into_iter().for_each(|(event, denial)| self.report(&event, denial));
     }
 
     fn report(&mut self, event: &DropEvent, denial: NamedDrop) {
-        let Denied { place, ledger, stream, .. } = &mut self.denied;
+        let DropReporting { place, ledger, stream, .. } = &mut self.drop_reporting;
         ledger.record_drop(event, &denial);
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.record_event(service, denial.verdict, denial.count);

@@ -8,19 +8,17 @@ use std::time::Instant;
 use policy::{ClusterState, DomainPattern, is_learnable};
 
 use super::Reconciler;
-use super::schedule::Timer;
 use crate::dns::{
     CopiedAnswer, LearnOutcome, LearnedTable, Lifetimes, MOST_ADDRESSES, MOST_ADDRESSES_BELOW_WILDCARDS,
-    MOST_ADDRESSES_OF_NAME, NameMatch, Resolvers, SAVES_APART, SavedNames,
+    MOST_ADDRESSES_OF_NAME, NameMatch, Resolvers, SAVES_APART,
 };
 use crate::metrics::labels::{AddressRefusal, AnswerOutcome, WatchedKind};
 
 /// The inputs of learning.
-pub(crate) struct Names {
+pub(crate) struct NameLearning {
     pub(crate) resolvers: Resolvers,
     pub(crate) lifetimes: Lifetimes,
     pub(crate) cluster_domain: Arc<str>,
-    saved: SavedNames,
     /// Why answers are not copied; `None` if they are.
     uncopied: Option<String>,
     table: LearnedTable,
@@ -36,21 +34,19 @@ pub(crate) struct Names {
     unsaved: Option<Instant>,
 }
 
-impl Names {
-    /// Continues with the addresses that the last agent saved.
+impl NameLearning {
+    /// Continues with the addresses in the table, which the last agent saved.
     pub(crate) fn new(
         resolvers: Resolvers,
         lifetimes: Lifetimes,
         cluster_domain: Arc<str>,
-        saved: SavedNames,
+        table: LearnedTable,
         uncopied: Option<String>,
-    ) -> Names {
-        let table = saved.read(lifetimes, Instant::now());
-        Names {
+    ) -> NameLearning {
+        NameLearning {
             resolvers,
             lifetimes,
             cluster_domain,
-            saved,
             uncopied,
             table,
             overfull: false,
@@ -61,11 +57,15 @@ impl Names {
         }
     }
 
-    pub(super) fn saved_addresses(&self) -> Vec<(Arc<str>, IpAddr)> {
+    pub(super) fn table(&self) -> &LearnedTable {
+        &self.table
+    }
+
+    fn saved_addresses(&self) -> Vec<(Arc<str>, IpAddr)> {
         self.table.iter().map(|(name, address, _)| (name.clone(), address)).collect()
     }
 
-    /// Takes note of a change of cluster policies.
+    /// Records a change of cluster policies.
     pub(super) fn outdate(&mut self) {
         (self.outdated, self.unpruned) = (true, true);
     }
@@ -89,25 +89,33 @@ impl Names {
         }
     }
 
-    fn record_unsaved(&mut self) {
-        self.unsaved.get_or_insert_with(Instant::now);
+    fn record_unsaved(&mut self, now: Instant) {
+        self.unsaved.get_or_insert(now);
+    }
+
+    /// When the table is saved; `None` if no change is unsaved.
+    pub(super) fn next_save(&self) -> Option<Instant> {
+        self.unsaved.map(|since| since + SAVES_APART)
+    }
+
+    /// Records that the table is saved now.
+    pub(super) fn begin_save(&mut self) {
+        self.unsaved = None;
     }
 }
 
 impl Reconciler {
     /// Adds the saved addresses to the state.
-    pub(super) fn restore_names(&mut self) {
+    pub(super) fn restore_names(&mut self, now: Instant) {
         let mut changed = self.model.set_cluster_domain(self.names.cluster_domain.clone());
         for (name, address) in self.names.saved_addresses() {
             changed |= self.model.learn(name, address);
         }
-        if changed {
-            self.request_commit();
-        }
+        self.record_change(changed, now);
     }
 
-    /// Learns the addresses of answers. Returns whether the rules may have to change.
-    pub(super) fn learn(&mut self, answers: Vec<CopiedAnswer>) -> bool {
+    /// Learns the addresses of answers.
+    pub(crate) fn learn(&mut self, answers: Vec<CopiedAnswer>, now: Instant) {
         let mut changed = false;
         self.names.follow(self.model.state());
         for CopiedAnswer { resolver, answer, at } in answers {
@@ -135,47 +143,50 @@ impl Reconciler {
                     }
                 }
             }
-            self.names.record_unsaved();
+            self.names.record_unsaved(now);
             if is_new {
                 self.latency.add(WatchedKind::DomainName, at, &self.metrics);
             }
             changed |= is_new;
         }
-        changed
+        self.record_change(changed, now);
     }
 
-    /// Removes the addresses that have expired, and those of names that no policy has any more. Returns whether the rules
-    /// may have to change.
-    pub(super) fn expire_names(&mut self, now: Instant) -> bool {
+    /// When addresses expire next: at once after a change of cluster policies, since names may be without a policy.
+    pub(super) fn next_name_expiry(&self, now: Instant) -> Option<Instant> {
+        match self.must_prune_names() {
+            true => Some(now),
+            false => self.names.table.next_expiry(),
+        }
+    }
+
+    /// Before the initial sync, policies are missing.
+    fn must_prune_names(&self) -> bool {
+        self.sync.is_complete() && self.names.unpruned
+    }
+
+    /// Removes the addresses that have expired, and those of names that no policy has any more.
+    pub(super) fn expire_names(&mut self, now: Instant) {
         let mut gone = self.names.table.expire(now);
-        // Before the initial sync, policies are missing.
-        if self.sync.is_complete() && std::mem::take(&mut self.names.unpruned) {
+        if self.must_prune_names() {
+            self.names.unpruned = false;
             self.names.follow(self.model.state());
             let mut table = std::mem::take(&mut self.names.table);
             gone.extend(table.retain(|name| self.names.matching(name).is_some()));
             self.names.table = table;
         }
         if gone.is_empty() {
-            return false;
+            return;
         }
-        self.names.record_unsaved();
+        self.names.record_unsaved(now);
         let removed = gone.into_iter().map(|(name, address)| self.model.remove_learned(&name, address));
-        removed.fold(false, |changed, removed| changed | removed)
-    }
-
-    /// Saves the names, if that is due.
-    pub(super) fn save_names(&mut self, now: Instant) {
-        if self.names.unsaved.is_some_and(|since| now >= since + SAVES_APART) {
-            self.names.unsaved = None;
-            if let Err(error) = self.names.saved.write(&self.names.table, now) {
-                tracing::warn!("cannot save the learned domain names; after a restart they are learned again: {error}");
-            }
-        }
+        let changed = removed.fold(false, |changed, removed| changed | removed);
+        self.record_change(changed, now);
     }
 
     /// Publishes the names in the status.
     pub(super) fn publish_names(&mut self) {
-        let Names { uncopied, overfull, patterns, table, .. } = &self.names;
+        let NameLearning { uncopied, overfull, patterns, table, .. } = &self.names;
         let problem = match uncopied {
             Some(reason) if !patterns.is_empty() => {
                 Some(format!("domain names in policies match no address, since DNS answers are not copied: {reason}"))
@@ -188,13 +199,6 @@ impl Reconciler {
                 )
             }),
         };
-        (self.status.learned_names, self.status.learning_problem) = (table.names(), problem);
-    }
-
-    /// Sets the timers of the names.
-    pub(super) fn schedule_names(&mut self) {
-        let expiry = self.names.table.next_expiry();
-        self.schedule.set(Timer::NameExpiry, expiry);
-        self.schedule.set(Timer::SaveNames, self.names.unsaved.map(|since| since + SAVES_APART));
+        self.status.record_names(table.names(), problem);
     }
 }
