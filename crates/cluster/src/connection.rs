@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tower::{BoxError, ServiceBuilder};
 
 use crate::watch::failure::Failure;
 use remote_cluster::Reread;
@@ -82,6 +87,16 @@ impl Default for RequestTiming {
 /// Timeout of the TCP and TLS handshakes. A reachable server responds in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A connection without traffic is probed (SO_KEEPALIVE) after this time, this often and this many times: a watch whose
+/// server or load balancer vanished without a RST ends after 45 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// Time without an acknowledgement of sent data or probes after which the kernel closes a connection (tcp(7),
+/// TCP_USER_TIMEOUT).
+const USER_TIMEOUT: Duration = Duration::from_secs(45);
+
 /// Why no client could be created. The message includes the causes.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -104,12 +119,29 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<ApiClient, ConnectErro
     Ok(ApiClient { clients: Clients::Fixed(client), timing: RequestTiming::default() })
 }
 
-fn client(mut config: Config) -> Result<Client, kube::Error> {
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // The watches have read timeouts and report them themselves.
-    config.read_timeout = None;
-    config.default_retry = false;
-    Client::try_from(config)
+/// The client of kube, with keepalives, which its own connector lacks. Neither retries nor read timeouts: the watches
+/// have them and report failures.
+fn client(config: Config) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        // The error names the proxy, which is not supported.
+        return Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
 }
 
 async fn read_kubeconfig(path: &Path) -> Result<Config, ConnectError> {
@@ -129,6 +161,38 @@ fn reason(error: &KubeconfigError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The time until the keepalive timer of the connection to this port expires; `None` if none is armed.
+    fn keepalive_timer(port: u16) -> Option<Duration> {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let peer = format!("0100007F:{port:04X}");
+        let row: Vec<&str> =
+            table.lines().map(|line| line.split_whitespace().collect()).find(|row: &Vec<&str>| row[2] == peer)?;
+        // proc_net_tcp: timer 2 is the keepalive, in hundredths of a second.
+        let hundredths = row[5].strip_prefix("02:")?;
+        Some(Duration::from_millis(u64::from_str_radix(hundredths, 16).unwrap() * 10))
+    }
+
+    #[tokio::test]
+    async fn idle_connection_is_probed() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let client = client(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+        let request = tokio::spawn(async move { client.apiserver_version().await });
+        let (connection, _) = server.accept().await.unwrap();
+        let mut timer = None;
+        for _ in 0..1000 {
+            timer = keepalive_timer(address.port());
+            if timer.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let timer = timer.expect("an armed keepalive timer");
+        assert!(timer <= KEEPALIVE_IDLE, "{timer:?}");
+        drop(connection);
+        assert!(request.await.unwrap().is_err());
+    }
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named_once() {

@@ -1,4 +1,6 @@
-use kit::agent_process::{AgentProcess, ask_socket};
+use std::process::Command;
+
+use kit::agent_process::{AgentProcess, ask_socket, until};
 use kit::fake_api::{FailingStreams, NO_WATCH_PROGRESS, Verb};
 use policy::Kind;
 use serde_json::json;
@@ -100,6 +102,22 @@ fn cluster_policies_are_enforced_once_installed() {
         api.uninstall(Kind::ClusterNetworkPolicy);
         stage.until_enforced(&mut agent, &state_of(&objects));
     }
+}
+
+/// Otherwise a watch whose API server vanished without a RST would last until its timeout of five minutes.
+#[test]
+fn connections_to_api_server_have_keepalives() {
+    let stage = Stage::new();
+    let api = stage.api();
+    let agent = stage.start_on_api(&api);
+    let port = format!("dport = :{}", api.address().port());
+    until("every connection waits for its keepalive timer", || {
+        let output = stage.lab.node_exec(NODE, || Command::new("ss").args(["-Htno", &port]).output());
+        let connections = String::from_utf8(output.expect("iproute2").stdout).unwrap();
+        let is_probed = |line: &str| line.contains("timer:(keepalive,");
+        (!connections.is_empty() && connections.lines().all(is_probed)).then_some(())
+    });
+    drop(agent);
 }
 
 #[test]

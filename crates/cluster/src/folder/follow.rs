@@ -4,21 +4,16 @@ use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::files::{FOLDER, Files};
 use super::{Folder, FolderError};
-use crate::{Problem, SourceEvent, TimedChange, Watchable};
+use crate::{BurstLimits, Problem, SourceEvent, TimedChange, Watchable, burst_end};
 
-/// Debounce: a save, or an update of a ConfigMap, is a burst of events; the folder is read this long after the last
-/// one.
-const SETTLE: Duration = Duration::from_millis(50);
-
-/// Maximum debounce, for a folder that changes continuously.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(500);
+/// Debounce after inotify events.
+const BURST: BurstLimits = BurstLimits { quiet: Duration::from_millis(50), longest: Duration::from_millis(500) };
 
 /// Resync interval. Events are lost on overflow, on file systems without inotify, and where a watch could not be added.
 const RESCAN: Duration = Duration::from_secs(30);
@@ -90,27 +85,11 @@ pub async fn watch_folder<O: Watchable, E: From<SourceEvent<O>>>(
             }
         }
         noticed = tokio::select! {
-            first_notice = burst_end(notices.as_mut()) => first_notice,
+            first_notice = burst_end(notices.as_mut(), BURST) => first_notice,
             () = sleep(pause) => Instant::now(),
             () = sender.closed() => return Ok(()),
         }
     }
-}
-
-/// Waits for a burst of events to end, and returns when it began; pending forever without inotify.
-async fn burst_end(notices: Option<&mut EventStream<Vec<u8>>>) -> Instant {
-    let Some(notices) = notices else { return std::future::pending().await };
-    match notices.next().await {
-        Some(Ok(_)) => {}
-        // The resync timer continues to run.
-        Some(Err(_)) | None => return std::future::pending().await,
-    }
-    let began = Instant::now();
-    let deadline = began + SETTLE_AT_MOST;
-    while Instant::now() < deadline
-        && let Ok(Some(Ok(_))) = timeout(SETTLE, notices.next()).await
-    {}
-    began
 }
 
 /// Runs file system calls, which block, off the event loop.
