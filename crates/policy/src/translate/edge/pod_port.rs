@@ -17,9 +17,10 @@ pub(in crate::translate) struct PodPort {
     pub(super) pod: ObjectName,
     /// The interface is a port of a bridge.
     pub(in crate::translate) bridged: bool,
-    /// A policy isolates the pod for ingress, or the pod is unknown or unreadable.
+    /// A policy isolates the pod for ingress, or the pod is unknown or unreadable, or a later attachment has one of its
+    /// addresses.
     pub(in crate::translate) closed: bool,
-    /// A policy isolates the pod for egress, or the pod is unknown or unreadable.
+    /// The same for egress.
     pub(in crate::translate) confined: bool,
     pub(in crate::translate) addresses: Vec<IpAddr>,
     pub(super) hardware: Option<HardwareAddress>,
@@ -67,7 +68,9 @@ pub(in crate::translate) fn pod_ports(
             [] => derived.into_iter().collect(),
             known => known.to_vec(),
         };
-        let isolated = |direction| attachment.addresses.iter().any(|address| isolated(*address, direction));
+        // An address that a later attachment has claimed is found by that pod's policies.
+        let is_lost = |address: &IpAddr| !state.is_attached_as(attachment, *address);
+        let isolated = |direction| attachment.addresses.iter().any(|a| is_lost(a) || isolated(*a, direction));
         PodPort {
             interface,
             pod: attachment.pod.clone(),
