@@ -12,6 +12,7 @@ use kit::prober::{PacketArrivals, arrivals, count_arrivals};
 use serde_json::{Value, json};
 use tests::dns_server::answer_with;
 
+use super::edge::GATEWAY4;
 use super::{Families, NODE, NODE_ADDRESS, Place, Pod};
 use crate::stage::{namespace, pod, policy};
 
@@ -313,6 +314,16 @@ fn vlan_tags_do_not_bypass_bridged_policy() {
         assert_eq!(arrives(&[]) == 0, isolated, "without a tag its policy holds");
         let arrived: Vec<bool> = TAGS.into_iter().map(|tag| arrives(tag) > 0).collect();
         assert!(arrived.contains(&true) != isolated, "with the check {check}: {arrived:?}");
+
+        // The bridge's own device, on which a process of the node or a VLAN interface sends.
+        let IpAddr::V4(to) = node.addresses["other"] else { panic!("an IPv4 address") };
+        let source = node.runtime.on_node(|| hardware_address_of("cni0"));
+        let packet = udp_packet(GATEWAY4.octets(), to.octets(), 9, b"tagged");
+        let frame = [&hardware_address(&node.other)[..], &source, TAGS[0], &[0x08, 0], &packet].concat();
+        node.other.sandbox.run(|| count_arrivals(&[to.into()]));
+        node.runtime.on_node(|| (0..SENT).for_each(|_| send_frame("cni0", &frame)));
+        let arrived = node.other.sandbox.run(arrivals).get(&IpAddr::from(GATEWAY4)).map_or(0, |a| a.datagrams);
+        assert_eq!(arrived == 0, isolated, "from the node, with the check {check}");
         node.end();
     }
 }

@@ -202,7 +202,8 @@ fn to_closed_ports_rules() -> Vec<Rule> {
         rule.commented("isolated pods receive packets to their own addresses only")
     };
     let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
-    vec![v4, neighbour_discovery(), v6]
+    let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
+    vec![other_protocols_rule(to_closed), v4, neighbour_discovery(), v6]
 }
 
 fn add_groups(ruleset: &mut Ruleset) {

@@ -248,7 +248,7 @@ impl Translator {
 
     /// Updates the ruleset for these pods and addresses.
     fn reconcile(&mut self, state: &ClusterState, dirty: &DirtyPods) {
-        self.take_away(dirty);
+        self.remove_dirty(dirty);
         let mut come = self.upsert(state, dirty);
         let frame = self.wanted_frame();
         if self.frame.as_ref() == Some(&frame) {
@@ -271,7 +271,7 @@ impl Translator {
         make_room(&mut self.ruleset);
     }
 
-    fn take_away(&mut self, dirty: &DirtyPods) {
+    fn remove_dirty(&mut self, dirty: &DirtyPods) {
         for name in &dirty.pods {
             let Some(local) = self.locals.remove(name) else { continue };
             for address in local.addresses {
