@@ -9,8 +9,8 @@
 use super::finding::{Check, Finding, list};
 use crate::rtnetlink::{Link, UnicastFilter};
 
-/// Kinds that exchange frames with the bridge by its own device. A VLAN interface is another network on the bridge: its
-/// frames have a tag, which ports of isolated pods do not get.
+/// Kinds that exchange frames with the bridge by its own device. A VLAN interface is another network on a bridge that does
+/// not filter VLANs; on one that does, it is how a node has an address in the pods' VLAN.
 const KINDS: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
 
 /// Names of the interfaces on top of the bridge, or their hardware address if they are in another namespace.

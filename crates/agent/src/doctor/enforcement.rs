@@ -1,5 +1,6 @@
 //! Checks whether an agent is running, and whether the kernel's table equals the rules that it committed.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct EnforcementFacts {
     pub(crate) verdict: Option<Result<TableVerdict, String>>,
     pub(crate) table_name: String,
     pub(crate) table: Result<Option<TableSeen>, String>,
+    /// Names of other tables of Ringfence.
+    pub(crate) other_tables: BTreeSet<String>,
     /// The kernel's generation when the table was read.
     pub(crate) generation: Option<u32>,
 }
@@ -68,11 +71,11 @@ pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<Enforcement
         Ok(status) => Name::new(&status.table)?,
         Err(_) => table.clone(),
     };
-    let (table, generation) = match read_table(&table_name) {
-        Ok((seen, generation)) => (Ok(seen), Some(generation)),
-        Err(error) => (Err(error), None),
+    let (table, other_tables, generation) = match read_table(&table_name) {
+        Ok((seen, others, generation)) => (Ok(seen), others, Some(generation)),
+        Err(error) => (Err(error), BTreeSet::new(), None),
     };
-    Ok(EnforcementFacts { agent, verdict, table_name: table_name.to_string(), table, generation })
+    Ok(EnforcementFacts { agent, verdict, table_name: table_name.to_string(), table, other_tables, generation })
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T, RequestError>>) -> Result<T, String> {
@@ -117,13 +120,16 @@ impl EnforcementFacts {
     }
 }
 
-fn read_table(table: &Name) -> Result<(Option<TableSeen>, u32), String> {
+/// The agent's table, the names of other tables of Ringfence, and the generation of the ruleset.
+fn read_table(table: &Name) -> Result<(Option<TableSeen>, BTreeSet<String>, u32), String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     let generation = kernel.generation().map_err(|e| e.to_string())?;
     let tables = kernel.tables().map_err(|e| e.to_string())?;
     let ours = |t: &TableRecord| i32::from(t.family) == libc::NFPROTO_INET && t.name == table.as_str();
+    let is_other = |t: &&TableRecord| t.comment.as_deref() == Some(TABLE_COMMENT) && t.name != table.as_str();
+    let others = tables.iter().filter(is_other).map(|t| t.name.clone()).collect();
     let seen = tables.into_iter().find(ours).map(|t| TableSeen { comment: t.comment, flags: t.flags });
-    Ok((seen, generation))
+    Ok((seen, others, generation))
 }
 
 pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
@@ -137,6 +143,7 @@ pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
         )],
     };
     findings.extend(table(facts));
+    findings.extend(facts.other_tables.iter().map(|name| other_table(name)));
     findings.extend(facts.verdict.as_ref().map(contents));
     findings
 }
@@ -218,6 +225,21 @@ fn table(facts: &EnforcementFacts) -> Vec<Finding> {
         )];
     }
     vec![Finding::ok(Check::Table, format!("table inet {name} exists and belongs to Ringfence")), owner(name, seen)]
+}
+
+/// The table of an agent that ran with another `--table`, or of a second agent.
+fn other_table(name: &str) -> Finding {
+    Finding::error(
+        Check::Table,
+        format!(
+            "tables with the name {name} are in force, too: packets have to pass the rules of both, and both approve \
+             flows by the same bits of the connection mark"
+        ),
+        format!(
+            "if no agent uses them, remove them with 'ringfence uninstall --table {name}'; otherwise give both agents \
+             a --ct-mark-mask without common bits"
+        ),
+    )
 }
 
 fn owner(name: &str, seen: &TableSeen) -> Finding {
@@ -302,12 +324,19 @@ mod tests {
             verdict: Some(Ok(TableVerdict::Equal)),
             table_name: "ringfence".into(),
             table: Ok(Some(TableSeen { comment: Some(TABLE_COMMENT.into()), flags: OWNER | PERSIST })),
+            other_tables: BTreeSet::new(),
             generation: Some(7),
         }
     }
 
     fn wrong(facts: &EnforcementFacts) -> Vec<(Check, FindingSeverity)> {
         findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
+    }
+
+    #[test]
+    fn table_of_another_name_is_an_error() {
+        let facts = EnforcementFacts { other_tables: ["other".into()].into(), ..healthy() };
+        assert_eq!(wrong(&facts), [(Check::Table, FindingSeverity::Error)]);
     }
 
     #[test]
