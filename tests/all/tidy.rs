@@ -113,9 +113,6 @@ const NOUNS: [(&str, &str); 4] = [
     ("Ring", "a ring buffer"),
 ];
 
-/// Names of visible types that are participles, until their module is revised.
-const PARTICIPLES: [&str; 2] = ["Aged", "Denied"];
-
 /// File names that do not say what is in the file.
 const BANNED_FILE_NAMES: [&str; 43] = [
     "told",
@@ -362,7 +359,7 @@ fn types_and_files_are_named_by_nouns() {
         }
         for (index, line) in text.lines().enumerate() {
             let Some((name, visibility)) = type_name(line) else { continue };
-            let is_allowed = PARTICIPLES.contains(&name) || NOUNS.iter().any(|(noun, _)| *noun == name);
+            let is_allowed = NOUNS.iter().any(|(noun, _)| *noun == name);
             let is_visible_participle =
                 visibility != Visibility::Module && is_participle(name) && !is_allowed && !of_protocol;
             if is_visible_participle || BANNED_TYPE_NAMES.contains(&name) {

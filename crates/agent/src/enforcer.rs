@@ -29,7 +29,7 @@ use crate::metrics::labels::RepairCause;
 use crate::transaction::{COMMIT, CommitWith, RepairMode};
 use commit::MOST_RACES;
 use live::Live;
-use refusals::{LeftOut, take_out};
+use refusals::{LeftOut, remove_refused};
 use snapshot::verdict;
 use tables::{Tables, ValidateWith};
 
@@ -38,7 +38,7 @@ const OPERATIONS_SHOWN: usize = 10;
 
 /// How long a killed predecessor may still own its tables, and the polling interval meanwhile.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Enforcer {
     kernel: Kernel,
@@ -212,7 +212,7 @@ impl Enforcer {
     fn translation(&self, translator: &Translator) -> Translation {
         let mut translation = translator.translation();
         for (operation, _) in &self.left_out.parts {
-            take_out(&mut translation, operation);
+            remove_refused(&mut translation, operation);
         }
         if let Some(edge) = &mut translation.edge {
             for chain in &self.ended_ports {
@@ -255,7 +255,7 @@ impl Enforcer {
     }
 
     /// Records a foreign commit. Returns whether it may have touched our tables.
-    pub(crate) fn notice(&mut self, foreign: &Foreign) -> bool {
+    pub(crate) fn record_foreign_commit(&mut self, foreign: &Foreign) -> bool {
         if let Some(live) = &mut self.live {
             live.explain(foreign);
         }
@@ -273,7 +273,7 @@ impl Enforcer {
         let trial = self.left_out.trial.as_ref().is_some_and(|(at, _)| Instant::now() >= *at);
         if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
-            live.see(generation);
+            live.record_generation(generation);
             if !live.is_doubtful() && !trial {
                 return Ok(None);
             }
@@ -312,7 +312,7 @@ fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
     let deadline = Instant::now() + PREDECESSOR_ENDS;
     loop {
         match tables::claim(kernel, layout) {
-            Err(Trouble::KernelTables(..)) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Err(Trouble::KernelTables(..)) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             outcome => return outcome,
         }
     }

@@ -26,10 +26,10 @@ use crate::own_subnets::own_subnets;
 use crate::pod_lookup::PodRequest;
 use crate::reconciler::drop_reporting::NamedEvents;
 use crate::reconciler::questions::{Question, send_reply};
-use crate::reconciler::{Action, AttachmentReading, Attempt, Findings, InterfaceReading, Reconciler};
-use crate::tc_redirects::redirecting_interfaces;
+use crate::reconciler::{Action, AttachmentReading, CommitAttempt, Findings, InterfaceReading, Reconciler};
 use crate::remote::RemoteUpdate;
 use crate::reports::DropEvent;
+use crate::tc_redirects::redirecting_interfaces;
 use crate::translation_check::CheckThread;
 
 /// Events of the event loop.
@@ -168,7 +168,7 @@ impl EventLoop {
                 self.read_own_subnets();
             }
             Event::Kernel(Notification::Foreign(foreign)) => {
-                let touches = self.enforcer.notice(&foreign);
+                let touches = self.enforcer.record_foreign_commit(&foreign);
                 self.reconciler.record_foreign_commit(&foreign.program, touches, now);
             }
             Event::Kernel(Notification::Lost) => self.reconciler.record_lost_notifications(now),
@@ -258,8 +258,8 @@ impl EventLoop {
         self.enforcer.follow(&delta);
     }
 
-    fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>) -> Attempt {
-        Attempt { result, policy_generation: self.enforcer.policy_generation(), time: Timestamp::now() }
+    fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>) -> CommitAttempt {
+        CommitAttempt { result, policy_generation: self.enforcer.policy_generation(), time: Timestamp::now() }
     }
 
     fn start_examination(&mut self, isolates_pods: bool) {

@@ -28,7 +28,7 @@ use cluster::{SourceEvent, TimedChange};
 use ipnet::IpNet;
 use nft::Ruleset;
 use policy::remote::LabelPrefix;
-use policy::{Change, StateDelta, ClusterState, Enforcement, Kind, Layout, Object, ObjectName, Translator};
+use policy::{Change, ClusterState, Enforcement, Kind, Layout, Object, ObjectName, StateDelta, Translator};
 use tokio::sync::watch;
 
 use crate::api::TableVerdict;
@@ -50,7 +50,7 @@ use examinations::Examinations;
 pub(crate) use examinations::Findings;
 use model::Model;
 use name_learning::NameLearning;
-pub(crate) use outcome::Attempt;
+pub(crate) use outcome::CommitAttempt;
 use publication::Publication;
 use questions::{CommittedRules, Reply};
 use schedule::{Schedule, Timer};
@@ -367,7 +367,7 @@ impl Reconciler {
         for TimedChange { change, at } in changes {
             let kind = WatchedKind::of(&change);
             if kind == WatchedKind::ClusterNetworkPolicy {
-                self.names.outdate();
+                self.names.mark_stale();
             }
             self.latency.add(kind, at, &self.metrics);
             changed |= self.model.apply(change);

@@ -36,7 +36,7 @@ pub(crate) struct AgentStatus {
     /// When the source last sent a change.
     pub(crate) last_change: Option<Instant>,
     /// Problems of the source that make the state incomplete or stale.
-    pub(crate) problems: Vec<Aged>,
+    pub(crate) problems: Vec<OpenProblem>,
     /// Whether the kernel is known to have the desired rules.
     pub(crate) in_force: bool,
     /// Why the desired rules are not in force.
@@ -103,7 +103,7 @@ pub(crate) struct TranslationDifference {
 
 /// A problem and when it began.
 #[derive(Debug, Clone)]
-pub(crate) struct Aged {
+pub(crate) struct OpenProblem {
     pub(crate) problem: cluster::Problem,
     pub(crate) since: Instant,
 }
@@ -148,7 +148,7 @@ impl AgentStatus {
 
     /// Remarks that do not affect [`AgentStatus::unready`].
     pub(crate) fn notes(&self) -> Vec<String> {
-        let note = |Aged { problem, since }: &Aged| {
+        let note = |OpenProblem { problem, since }: &OpenProblem| {
             format!("for {}, with the last known state enforced meanwhile: {problem}", in_words(since.elapsed()))
         };
         let problems = match self.problems_keep_unready() {
@@ -193,7 +193,7 @@ mod tests {
 
     fn with_a_problem() -> AgentStatus {
         let problem = cluster::Problem { origin: "pods watch".into(), message: "timed out".into() };
-        let problems = vec![Aged { problem, since: Instant::now() }];
+        let problems = vec![OpenProblem { problem, since: Instant::now() }];
         AgentStatus { in_force: true, problems, ..AgentStatus::default() }
     }
 

@@ -55,8 +55,8 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_POD_CIDR", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) pod_cidr: Vec<IpNet>,
 
-    /// Drop packets with forged source addresses from pods whose interfaces the CNI plugin has reported. `off` also
-    /// removes the rules between the ports of a bridge: use it with routed pods only.
+    /// Drop packets with forged source addresses from pods whose interfaces the CNI plugin has reported. With `off`
+    /// every pod can send with the addresses of others, past its own policies and as a peer of other pods.
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) source_check: Switch,
 

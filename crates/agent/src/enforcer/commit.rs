@@ -37,7 +37,7 @@ impl Enforcer {
     ) -> Result<Option<Commit>, Trouble> {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
-            live.see(generation);
+            live.record_generation(generation);
             let revokes = self.doubtful_approvals
                 || self.revokes(translation)
                 || translation.ruleset.narrows(&live.tables.policy);

@@ -33,7 +33,7 @@ impl Live {
     }
 
     /// Records a generation that the kernel has reached.
-    pub(super) fn see(&mut self, generation: u32) {
+    pub(super) fn record_generation(&mut self, generation: u32) {
         match generation.checked_sub(self.generation) {
             Some(0) => {}
             Some(ahead) if ahead <= MOST_UNEXPLAINED => {
@@ -49,7 +49,7 @@ impl Live {
     /// Records the notification of a foreign commit.
     pub(super) fn explain(&mut self, foreign: &Foreign) {
         if foreign.generation > self.generation {
-            self.see(foreign.generation);
+            self.record_generation(foreign.generation);
         }
         self.unexplained.remove(&foreign.generation);
         self.suspect |= foreign.touches;
@@ -79,14 +79,14 @@ mod tests {
     #[test]
     fn foreign_commit_is_doubtful_until_its_notification() {
         let mut live = live();
-        live.see(12);
+        live.record_generation(12);
         assert!(live.is_doubtful());
         live.explain(&foreign(11, false));
         assert!(live.is_doubtful());
         live.explain(&foreign(12, false));
         assert!(!live.is_doubtful());
         live.explain(&foreign(13, false));
-        live.see(13);
+        live.record_generation(13);
         assert!(!live.is_doubtful());
     }
 
@@ -96,14 +96,14 @@ mod tests {
         live.explain(&foreign(11, true));
         let tables = live.tables.clone();
         live.committed(tables, 12);
-        live.see(12);
+        live.record_generation(12);
         assert!(live.is_doubtful());
     }
 
     #[test]
     fn late_notification_of_earlier_foreign_commit_is_harmless() {
         let mut live = live();
-        live.see(11);
+        live.record_generation(11);
         let tables = live.tables.clone();
         live.committed(tables, 12);
         live.explain(&foreign(11, false));
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_count_that_began_again_is_doubtful() {
         let mut live = live();
-        live.see(3);
+        live.record_generation(3);
         assert!(live.is_doubtful());
     }
 }

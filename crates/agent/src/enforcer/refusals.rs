@@ -60,7 +60,7 @@ impl Enforcer {
             if is_needed(refusal) {
                 continue;
             }
-            if take_out(translation, operation) {
+            if remove_refused(translation, operation) {
                 any = true;
                 tracing::error!("left out of the rules and denied: {refusal}");
                 self.left_out.parts.push((operation.clone(), refusal.to_string()));
@@ -77,7 +77,7 @@ impl Enforcer {
     pub(super) fn leave_out_invalid(&mut self, translation: &mut Translation, invalid: &[InvalidPart]) -> bool {
         let mut any = false;
         for part in invalid.iter().filter(|part| part.operation.table().family == TableFamily::Inet) {
-            if take_out(translation, &part.operation) {
+            if remove_refused(translation, &part.operation) {
                 any = true;
                 tracing::error!("left out of the rules and denied: {part}");
                 self.left_out.parts.push((part.operation.clone(), part.to_string()));
@@ -123,7 +123,7 @@ impl Enforcer {
             if left_out * PART_LEFT_OUT >= total && left_out > 0 {
                 break;
             }
-            if take_out(translation, &part) {
+            if remove_refused(translation, &part) {
                 left_out += weight;
                 let reason = format!("the transaction exceeds the size limit, and `{part}` is among its largest parts");
                 tracing::error!(weight, "left out of the rules and denied: {reason}");
@@ -145,7 +145,7 @@ impl Enforcer {
 
 /// Removes the refused part from the translation; returns whether that is possible. Without the table of family
 /// `bridge` a node still enforces every policy, but not the source addresses of bridged pods.
-pub(super) fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
+pub(super) fn remove_refused(translation: &mut Translation, refused: &Operation) -> bool {
     match refused.table().family {
         TableFamily::Inet => translation.ruleset.leave_out(refused),
         TableFamily::Bridge => translation.bridge.take().is_some(),

@@ -454,7 +454,7 @@ fn reverted_foreign_change_keeps_no_approval() {
         let mut generations_after = |touches: bool| {
             let before = enforcer.policy_generation();
             let generation = enforcer.kernel.generation().unwrap() + 1;
-            enforcer.notice(&Foreign { generation, program: "nft".into(), process: 1, touches });
+            enforcer.record_foreign_commit(&Foreign { generation, program: "nft".into(), process: 1, touches });
             verify(&mut enforcer, &state).unwrap();
             enforcer.policy_generation() - before
         };

@@ -14,7 +14,7 @@ use crate::api::drops::DropsQuery;
 use crate::metrics::Metrics;
 use crate::netns::in_new_namespace;
 use crate::reconciler::fixture::{dependencies, pod, shop, source_event};
-use crate::reports::{PacketContent, DropsReader, FirstPacket, PacketFlow, PacketGroup};
+use crate::reports::{DropsReader, FirstPacket, PacketContent, PacketFlow, PacketGroup};
 use crate::status::AgentStatus;
 use crate::translation_check::{Differences, TranslationCheck};
 

@@ -25,7 +25,12 @@ pub(crate) struct DropReporting {
 
 impl DropReporting {
     /// The summary of audit counts since the given time.
-    pub(crate) fn new(place: AddressContext, stream: Arc<DropStream>, identities: ClusterScheme, since: Timestamp) -> DropReporting {
+    pub(crate) fn new(
+        place: AddressContext,
+        stream: Arc<DropStream>,
+        identities: ClusterScheme,
+        since: Timestamp,
+    ) -> DropReporting {
         DropReporting { place: Arc::new(place), since, ledger: AuditLedger::default(), stream, identities }
     }
 

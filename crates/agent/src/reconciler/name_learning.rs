@@ -27,7 +27,7 @@ pub(crate) struct NameLearning {
     /// The domain names of all cluster policies.
     patterns: BTreeSet<DomainPattern>,
     /// Cluster policies have changed since the patterns were read.
-    outdated: bool,
+    stale: bool,
     /// Cluster policies have changed since names without a policy were removed.
     unpruned: bool,
     /// The time of the first change that is not saved.
@@ -51,7 +51,7 @@ impl NameLearning {
             table,
             overfull: false,
             patterns: BTreeSet::new(),
-            outdated: true,
+            stale: true,
             unpruned: true,
             unsaved: None,
         }
@@ -66,12 +66,12 @@ impl NameLearning {
     }
 
     /// Records a change of cluster policies.
-    pub(super) fn outdate(&mut self) {
-        (self.outdated, self.unpruned) = (true, true);
+    pub(super) fn mark_stale(&mut self) {
+        (self.stale, self.unpruned) = (true, true);
     }
 
     fn follow(&mut self, state: &ClusterState) {
-        if std::mem::take(&mut self.outdated) {
+        if std::mem::take(&mut self.stale) {
             self.patterns = state.domain_names().cloned().collect();
         }
     }

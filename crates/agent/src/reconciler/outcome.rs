@@ -16,7 +16,7 @@ use crate::translation_check::Differences;
 const NODES_NAMED: usize = 5;
 
 /// An attempt to commit or to verify, as the enforcer reports it.
-pub(crate) struct Attempt {
+pub(crate) struct CommitAttempt {
     /// `Ok(None)` if a verification found no difference.
     pub(crate) result: Result<Option<EnforceResult>, Trouble>,
     /// Generation of the approvals after the attempt.
@@ -27,19 +27,19 @@ pub(crate) struct Attempt {
 
 impl Reconciler {
     /// Records an attempt to commit, which includes the translation.
-    pub(crate) fn record_commit(&mut self, attempt: Attempt, began: Instant, now: Instant) {
+    pub(crate) fn record_commit(&mut self, attempt: CommitAttempt, began: Instant, now: Instant) {
         self.model.end_commit();
         self.record_attempt(attempt, now);
         self.publish_to_flows();
         self.schedule.record_duration(now.saturating_duration_since(began));
     }
 
-    pub(crate) fn record_verification(&mut self, attempt: Attempt, now: Instant) {
+    pub(crate) fn record_verification(&mut self, attempt: CommitAttempt, now: Instant) {
         self.record_attempt(attempt, now);
     }
 
-    fn record_attempt(&mut self, attempt: Attempt, now: Instant) {
-        let Attempt { result, policy_generation, time } = attempt;
+    fn record_attempt(&mut self, attempt: CommitAttempt, now: Instant) {
+        let CommitAttempt { result, policy_generation, time } = attempt;
         self.policy_generation = Some(policy_generation);
         match result {
             Ok(enforced) => {

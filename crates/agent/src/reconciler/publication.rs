@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::memory::Stores;
 use crate::remote::RemoteFreshness;
-use crate::status::{Aged, AgentStatus, Counts, LastCommit, TranslationDifference};
+use crate::status::{AgentStatus, Counts, LastCommit, OpenProblem, TranslationDifference};
 
 /// Shortest interval between two measurements of the stores, which visit every attachment and set.
 const MEASUREMENTS_APART: Duration = Duration::from_secs(10);
@@ -72,11 +72,11 @@ impl Publication {
         for problem in problems.iter().filter(|p| !known.iter().any(|k| k.problem == **p)) {
             tracing::warn!(origin = problem.origin, "{}", problem.message);
         }
-        for Aged { problem, .. } in known.iter().filter(|k| !problems.contains(&k.problem)) {
+        for OpenProblem { problem, .. } in known.iter().filter(|k| !problems.contains(&k.problem)) {
             tracing::info!(origin = problem.origin, "resolved: {}", problem.message);
         }
         let since = |origin: &str| known.iter().find(|k| k.problem.origin == origin).map(|k| k.since);
-        let aged = |problem: cluster::Problem| Aged { since: since(&problem.origin).unwrap_or(now), problem };
+        let aged = |problem: cluster::Problem| OpenProblem { since: since(&problem.origin).unwrap_or(now), problem };
         self.status.problems = problems.into_iter().map(aged).collect();
     }
 

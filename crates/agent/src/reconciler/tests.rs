@@ -129,7 +129,7 @@ impl Harness {
         self.reconciler.record_attachments(AttachmentReading { folder, interfaces: interfaces() }, self.now);
     }
 
-    fn attempt(&mut self, commits: bool) -> Attempt {
+    fn attempt(&mut self, commits: bool) -> CommitAttempt {
         self.now += self.attempt_takes;
         self.reconciler.translate();
         self.committed = !self.fails;
@@ -148,7 +148,7 @@ impl Harness {
                 }),
             })),
         };
-        Attempt { result, policy_generation: 1, time: Timestamp::default() }
+        CommitAttempt { result, policy_generation: 1, time: Timestamp::default() }
     }
 
     /// Receives an ADD that its file confirms and that waits for ten seconds.

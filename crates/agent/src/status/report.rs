@@ -76,7 +76,7 @@ impl AgentStatus {
 
     fn source(&self, now: Instant) -> wire::ObjectSource {
         let Counts { namespaces, pods, network_policies, .. } = self.counts;
-        let problem = |aged: &super::Aged| wire::ProblemReport {
+        let problem = |aged: &super::OpenProblem| wire::ProblemReport {
             origin: aged.problem.origin.clone(),
             message: aged.problem.message.clone(),
             seconds: now.saturating_duration_since(aged.since).as_secs(),
