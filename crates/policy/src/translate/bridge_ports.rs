@@ -246,19 +246,23 @@ mod tests {
         for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
             state.apply(Change::Set(lower(kind, &object).unwrap()));
         }
-        state.attach(Attachment {
-            id: AttachmentId { container: "c".into(), interface: "eth0".into() },
-            pod: ObjectName::new("shop", "web"),
+        state.attach(attachment("web", "veth0", 1));
+        state
+    }
+
+    fn attachment(pod: &str, interface: &str, since: u64) -> Attachment {
+        Attachment {
+            id: AttachmentId { container: pod.into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", pod),
             uid: None,
             addresses: ["10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into(),
-            host_interface: Some(nft::InterfaceName::new("veth0").unwrap()),
+            host_interface: Some(nft::InterfaceName::new(interface).unwrap()),
             bridged: true,
             input_interface: None,
             hardware_address: None,
             link_local: vec!["fe80::1".parse().unwrap()],
-            since: 1,
-        });
-        state
+            since,
+        }
     }
 
     fn layout() -> Layout {
@@ -293,6 +297,20 @@ mod tests {
     fn audited_pod_has_open_bridge_port() {
         assert_eq!(closed_ports(Enforcement::Enforce), 1);
         assert_eq!(closed_ports(Enforcement::Audit), 0);
+    }
+
+    /// No policy selects the pod that claims the addresses.
+    #[test]
+    fn pod_that_lost_its_addresses_has_closed_port() {
+        let mut state = state(Enforcement::Enforce);
+        state.apply(Change::Set(
+            lower(Kind::Pod, &json!({"metadata": {"namespace": "other", "name": "open"}})).unwrap(),
+        ));
+        let claiming = Attachment { pod: ObjectName::new("other", "open"), ..attachment("open", "veth1", 2) };
+        state.attach(claiming);
+        let bridge = translate(&state, "node-a", &layout()).bridge.unwrap();
+        let closed: Vec<String> = bridge.sets[&fixed(CLOSED)].elements.iter().map(|(key, _)| key.to_string()).collect();
+        assert_eq!(closed, ["\"veth0\""]);
     }
 
     /// Class E addresses (240.0.0.0/4) are unicast addresses for Linux, and pod ranges of some clusters.
