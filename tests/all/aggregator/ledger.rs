@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use flow::{FlowKey, FlowRecord};
 use jiff::{SignedDuration, Timestamp};
-use kit::flow_generator::{GeneratedCluster, NODES};
+use generator::flows::{GeneratedCluster, NODES};
 use kit::provider_process::{Provider, free_port};
 use serde_json::Value;
 use tempfile::TempDir;

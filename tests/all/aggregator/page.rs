@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use flow::FlowRecord;
 use jiff::Timestamp;
 use kit::agent_process::{built, until};
-use kit::flow_generator::{GeneratedCluster, NODES};
+use generator::flows::{GeneratedCluster, NODES};
 use kit::provider_process::{Provider, free_port};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

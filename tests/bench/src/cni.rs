@@ -18,7 +18,7 @@ use kit::agent_process::{AgentProcess, built, without_variables};
 use kit::cni_runtime::{AddResult, Container, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, LabSpec, NodeSpec};
-use kit::scale::{Cluster, NODE, Size as ClusterSize};
+use generator::cluster::{Cluster, NODE, Size as ClusterSize};
 use report::CniReport;
 
 /// Parameters of the measurement.

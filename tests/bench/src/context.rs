@@ -13,7 +13,7 @@ use super::figures::Spread;
 use super::machine::Memory;
 use super::record::Measurement;
 use cost::Cost;
-use kit::scale::Size as ClusterSize;
+use generator::cluster::Size as ClusterSize;
 use report::ContextReport;
 
 /// Parameters of the measurement.

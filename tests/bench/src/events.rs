@@ -7,8 +7,8 @@ mod report;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use kit::scale::events::{EventKind, Place};
-use kit::scale::{Cluster, Size as ClusterSize};
+use generator::cluster::events::{EventKind, Place};
+use generator::cluster::{Cluster, Size as ClusterSize};
 
 use super::record::Measurement;
 use committer::{Committer, Floor};

@@ -17,7 +17,7 @@ use super::machine;
 use kit::agent_process::{AgentProcess, without_variables};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, LabSpec, NodeSpec};
-use kit::scale::{Cluster, NODE};
+use generator::cluster::{Cluster, NODE};
 
 /// Deadline with a large margin for the largest cluster and the slowest agent.
 const WITHIN: Duration = Duration::from_secs(600);

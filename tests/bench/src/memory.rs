@@ -10,7 +10,7 @@ use policy::Kind;
 use super::fed::{Stage, feed, restore_size};
 use super::machine::Memory;
 use super::record::Measurement;
-use kit::scale::{Cluster, Size as ClusterSize};
+use generator::cluster::{Cluster, Size as ClusterSize};
 use report::MemoryReport;
 
 /// Parameters of the measurement.

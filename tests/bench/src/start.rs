@@ -10,7 +10,7 @@ use policy::Kind;
 
 use super::fed::{Agent, Stage};
 use super::record::Measurement;
-use kit::scale::{Cluster, Size as ClusterSize};
+use generator::cluster::{Cluster, Size as ClusterSize};
 use report::StartReport;
 
 /// The log line of the completed initial sync.

@@ -15,8 +15,8 @@ use super::fed::{Stage, restore_size, until_sent};
 use super::figures::Spread;
 use super::record::Measurement;
 use kit::fake_api::FakeApi;
-use kit::scale::events::{AddedPeer, EventKind, Place};
-use kit::scale::{Cluster, Size as ClusterSize};
+use generator::cluster::events::{AddedPeer, EventKind, Place};
+use generator::cluster::{Cluster, Size as ClusterSize};
 use report::StormsReport;
 
 /// Parameters of the measurement.

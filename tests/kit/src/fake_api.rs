@@ -28,8 +28,8 @@ pub use credentials::CredentialRequest;
 pub use kind::Kind;
 pub use token_reviews::IssuedToken;
 
-use crate::scale::Cluster;
-use crate::scale::events::Event;
+use generator::cluster::Cluster;
+use generator::cluster::events::Event;
 use store::Store;
 
 /// Deadline of every wait. Long, because it is only reached when a test fails, and a busy machine is slow.

@@ -1,4 +1,4 @@
-//! The test kit that tests, demos and benchmarks share: labs, processes, fake servers, generated clusters, and the oracle.
+//! The test kit that tests, demos and benchmarks share: labs, processes, fake servers, and the oracle.
 //!
 //! Nothing here depends on libraries for plots, object stores or property tests, since `make demo` builds it.
 
@@ -8,7 +8,6 @@ pub mod connection_load;
 pub mod fake_agent;
 pub mod fake_api;
 pub mod fake_loki;
-pub mod flow_generator;
 pub mod frame;
 pub mod http;
 pub mod kernel_table;
@@ -19,6 +18,5 @@ pub mod openmetrics;
 pub mod oracle;
 pub mod prober;
 pub mod provider_process;
-pub mod scale;
 pub mod threads;
 pub mod two_clusters;

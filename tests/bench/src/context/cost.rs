@@ -12,8 +12,8 @@ use identity::{LabelFilter, Space};
 use policy::{Change, Interner};
 
 use super::Size;
-use kit::scale::events::{EventKind, Place};
-use kit::scale::{Cluster, Size as ClusterSize};
+use generator::cluster::events::{EventKind, Place};
+use generator::cluster::{Cluster, Size as ClusterSize};
 
 const START: Position = Position { epoch: 1, seq: 0 };
 

@@ -9,7 +9,7 @@ use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::cost::Sample;
 use super::{Run, Runs, Served};
-use kit::scale::events::EventKind;
+use generator::cluster::events::EventKind;
 
 /// The bars are those of a cluster of this size.
 const BARS_AT_PODS: usize = 100_000;

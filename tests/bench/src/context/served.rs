@@ -14,8 +14,8 @@ use super::subscribers::{ReadExtent, Subscribers};
 use super::{Served, Size, freshness};
 use kit::fake_api::FakeApi;
 use kit::provider_process::{Provider, free_port};
-use kit::scale::events::{EventKind, Place};
-use kit::scale::{Cluster, Size as ClusterSize};
+use generator::cluster::events::{EventKind, Place};
+use generator::cluster::{Cluster, Size as ClusterSize};
 
 /// Deadline with a large margin for the largest cluster and the slowest provider.
 const WITHIN: Duration = Duration::from_secs(600);

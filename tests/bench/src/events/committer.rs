@@ -7,7 +7,7 @@ use nft::{Operation, Ruleset, create, difference};
 use policy::{Change, ClusterState, Generation, Layout, Translator};
 
 use kit::netns::in_new_namespace;
-use kit::scale::NODE;
+use generator::cluster::NODE;
 
 /// Arbitrary; the group has no listener here.
 const LOG_GROUP: u16 = 5;

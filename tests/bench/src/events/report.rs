@@ -8,7 +8,7 @@ use super::super::figures::{Bar, Figure, Spread, median_of};
 use super::super::record::{Measurement, Record};
 use super::super::table::MarkdownTable;
 use super::{Run, Runs, Sample, Samples, measured_kinds};
-use kit::scale::events::EventKind;
+use generator::cluster::events::EventKind;
 
 /// The bars are those of a cluster of this size.
 const BARS_AT_PODS: usize = 100_000;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use kit::fake_agent::{Agent, plain};
-use kit::flow_generator::{GeneratedCluster, NODES};
+use generator::flows::{GeneratedCluster, NODES};
 use kit::provider_process::{Provider, free_port};
 use tokio::signal::unix::{SignalKind, signal};
 

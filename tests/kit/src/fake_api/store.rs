@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Kind;
 use super::selection::Selection;
-use crate::scale::Cluster;
-use crate::scale::events::Event;
+use generator::cluster::Cluster;
+use generator::cluster::events::Event;
 
 type Key = (Kind, String, String);
 

@@ -6,7 +6,7 @@
 //!   StatefulSet, whose pods each have a unique label: shared label sets meet unshared ones.
 //! - 110 pods on a node, the usual limit, placed at random: the node of the agent has pods of as many namespaces as
 //!   with a scheduler. Every tenth pod has an IPv6 address too.
-//! - Ten policies in a namespace, of the kinds that people write (scale/policies.rs): every pod is isolated both ways, most
+//! - Ten policies in a namespace, of the kinds that people write (`policies.rs`): every pod is isolated both ways, most
 //!   peers are selected by labels of namespaces, so that a pod anywhere is the peer of some pod here.
 //!
 //! The objects are stored in compact form; JSON is written on request. [`events`] has the events of the cluster.
