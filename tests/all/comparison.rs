@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use generator::flows::{GeneratedCluster, NODES, pod_of_deployment};
 use jiff::{SignedDuration, Timestamp};
 use kit::agent_process::{ProgramExit, built, ended, ringfence};
 use kit::fake_agent::{Agent, plain};
 use kit::fake_loki::FakeLoki;
-use generator::flows::{GeneratedCluster, NODES, pod_of_deployment};
 use kit::provider_process::{Provider, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -150,7 +150,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
             let declared = said(speaking(&lines, from, to), *traffic);
             let about = || format!("{from} > {to} {traffic:?} is allowed for {over:?}\n{}", shown());
             if !governed[0].contains(from) && !governed[1].contains(to) {
-                prop_assert_eq!(*over, Over::All, "nobody governs {}", about());
+                prop_assert_eq!(*over, Over::All, "no policy governs {}", about());
                 continue;
             }
             prop_assert_eq!(declared == Over::None, *over == Over::None, "{:?}: {}", declared, about());

@@ -79,7 +79,7 @@ fn an_expectation_for_another_cast_is_refused() {
 }
 
 #[test]
-fn a_cell_that_is_no_verdict_is_refused() {
+fn cell_without_verdict_is_refused() {
     let shop = shop();
     let unclear = text().replacen(" ok ", " OK ", 1);
     assert!(

@@ -186,7 +186,7 @@ fn expired_address_is_closed_and_its_connection_continues() {
 }
 
 #[test]
-fn resolver_that_nobody_trusts_opens_nothing() {
+fn untrusted_resolver_opens_nothing() {
     let scene = Scene::new(&json!(["*.example.org"]));
     let mut agent = scene.start();
     // It has the label of the cluster's DNS, in another namespace.

@@ -120,7 +120,7 @@ async fn leader_without_server_response_steps_down() {
 }
 
 #[tokio::test]
-async fn who_was_overtaken_waits() {
+async fn candidate_with_a_conflict_waits() {
     let api = FakeApi::start();
     let mut a = Candidate::start(&api, "a", LONG_TERMS).await;
     a.until_leads().await;

@@ -100,7 +100,7 @@ fn remote_pod_is_allowed_while_labelled_and_running() {
     let other = EastPod { offered_as: None, ..EastPod::web("other", 1) };
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), other.clone()]);
     cast.until_in_kernel(&[0]);
-    assert_eq!(clusters.admitted(), admitted(&[0]), "of both families, and nobody without the label");
+    assert_eq!(clusters.admitted(), admitted(&[0]), "of both families, and none without the label");
 
     cast.set(&EastPod::web("web-2", 2));
     cast.until_in_kernel(&[0, 2]);

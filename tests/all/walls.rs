@@ -319,7 +319,7 @@ pub(crate) fn product_code(text: &str) -> &str {
 }
 
 #[test]
-fn module_of_tests_is_no_product_code() {
+fn module_of_tests_is_not_product_code() {
     let file = "#[cfg(test)]\nmod tests;\n\nfn product() {}\n\n";
     assert_eq!(product_code(&format!("{file}#[cfg(test)]\npub(crate) mod cases {{\n}}\n")), file);
     assert_eq!(product_code(file), file);

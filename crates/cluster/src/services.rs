@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_that_is_no_address_is_a_problem() {
+    fn endpoint_without_valid_address_is_a_problem() {
         let endpoints = json!({"endpoints": [{"addresses": ["192.0.2.2", "x", 7]}, 7, {"addresses": "192.0.2.3"}]});
         let slice = slice("default/kubernetes", endpoints);
         let origins: Vec<&str> = slice.problems.iter().map(|problem| problem.origin.as_str()).collect();

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_suffix_of_digits_is_no_ordinal() {
+    fn random_suffix_of_digits_is_not_an_ordinal() {
         check(&[
             ("shop/agent-24567", "DaemonSet agent", &[], "agent", "agent"),
             ("shop/migrate-24567", "Job migrate", &[], "migrate", "migrate"),

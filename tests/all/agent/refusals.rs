@@ -175,7 +175,7 @@ fn lock_held_by_unprivileged_user_stops_no_agent() {
     assert_eq!(said, "held\n");
     let agent = stage.start_on_manifests();
     assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o7777, 0o600);
-    assert!(!hold("true").wait().unwrap().success(), "nobody but root can open the file");
+    assert!(!hold("true").wait().unwrap().success(), "only root can open the file");
     let mut second = stage.agent_on_manifests();
     second.args(["--listen", "127.0.0.1:9471", "--table", "other"]);
     assert_one_sentence(&end_of(&stage, second), &["another agent holds"]);

@@ -50,7 +50,7 @@ fn foreign_change_is_repaired_and_names_its_program() {
 }
 
 #[test]
-fn a_protected_table_is_nobody_elses_to_change() {
+fn protected_table_rejects_changes_of_others() {
     let stage = Stage::new();
     stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let agent = stage.start_on_manifests();

@@ -125,7 +125,7 @@ fn status_verb_exit_code_reflects_readiness() {
     let unready = asked(&[]);
     assert_eq!(unready.code, Some(1));
     assert!(unready.stdout.contains("NOT READY") && unready.stdout.contains("broken.yaml:1"), "{}", unready.stdout);
-    assert!(!unready.stdout.contains('\x1b'), "no colours where nobody looks");
+    assert!(!unready.stdout.contains('\x1b'), "no colours without a terminal");
     let coloured = |variable: &str| {
         let mut command = ringfence();
         ended(command.args(["status", "--run-dir"]).arg(&run_dir).env(variable, "1")).stdout.contains('\x1b')

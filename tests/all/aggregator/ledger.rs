@@ -4,8 +4,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use flow::{FlowKey, FlowRecord};
-use jiff::{SignedDuration, Timestamp};
 use generator::flows::{GeneratedCluster, NODES};
+use jiff::{SignedDuration, Timestamp};
 use kit::provider_process::{Provider, free_port};
 use serde_json::Value;
 use tempfile::TempDir;

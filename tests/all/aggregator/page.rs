@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 use flow::FlowRecord;
+use generator::flows::{GeneratedCluster, NODES};
 use jiff::Timestamp;
 use kit::agent_process::{built, until};
-use generator::flows::{GeneratedCluster, NODES};
 use kit::provider_process::{Provider, free_port};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -10,7 +10,7 @@ use crate::stage::NODE;
 
 /// NetBird writes 0x1bd10, whose upper half is 1.
 #[test]
-fn a_foreign_connection_mark_is_no_approval() {
+fn foreign_connection_mark_is_not_an_approval() {
     let lab = enforced_lab();
     let marking = "table inet netbird {\nchain prerouting {\ntype filter hook prerouting priority mangle\n\
                    ct mark set 0x1bd10\n}\n}\n";

@@ -399,7 +399,7 @@ fn arp_probes_are_for_own_addresses() {
 
 /// A snooping bridge treats the sender of a query as the querier, and sends no multicast to ports without a report.
 #[test]
-fn bridged_pod_reports_its_groups_and_asks_nobody() {
+fn bridged_pod_reports_groups_and_sends_no_query() {
     const GROUP: [u8; 4] = [239, 1, 1, 1];
     for (arguments, passes) in CHECKS {
         let place = Place::new();
@@ -530,7 +530,7 @@ fn interface_that_comes_back_is_guarded() {
 }
 
 #[test]
-fn vanished_interface_denies_nobody_else() {
+fn vanished_interface_denies_no_other_pod() {
     let place = Place::new();
     let mut node = Node::start(&place, place.ptp(Families::V4), false, &["--table-owner", "off"]);
     let attached = place.attachments().into_iter().find(|attachment| attachment.pod == "other").unwrap();

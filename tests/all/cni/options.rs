@@ -16,7 +16,7 @@ fn refused_options(kind: u8, victim: [u8; 4]) -> Vec<u8> {
     [&[kind, 7, 8][..], &victim, &[1], &[kind, 3, 4, 1]].concat()
 }
 
-fn node_answers_nobody_along_options(network: Network) {
+fn node_does_not_answer_along_ip_options(network: Network) {
     for (arguments, reflects) in CHECKS {
         let place = Place::new();
         let node = Node::start(&place, network(&place), false, arguments);
@@ -115,7 +115,7 @@ fn forged_fragment_joins_no_datagram_of_others() {
 pub(super) const UNKNOWN_OPTION: [u8; 8] = [59, 0, 0x9e, 4, 0, 0, 0, 0];
 
 #[test]
-fn node_answers_nobody_about_ipv6_options() {
+fn node_does_not_answer_about_ipv6_options() {
     for (arguments, reflects) in CHECKS {
         let place = Place::new();
         let node = Node::start(&place, PTP(&place), true, arguments);
@@ -132,10 +132,10 @@ fn node_answers_nobody_about_ipv6_options() {
 
 #[test]
 fn options_of_routed_pod_send_no_answer() {
-    node_answers_nobody_along_options(PTP);
+    node_does_not_answer_along_ip_options(PTP);
 }
 
 #[test]
 fn options_of_bridged_pod_send_no_answer() {
-    node_answers_nobody_along_options(BRIDGE);
+    node_does_not_answer_along_ip_options(BRIDGE);
 }

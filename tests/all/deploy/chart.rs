@@ -338,7 +338,7 @@ fn its_provider_is_served_without_tls_on_request() {
     }
     assert!(text.contains("http://ringfence-context.ringfence:9471"));
     let nodes = all.iter().find(|document| document["metadata"]["name"] == "ringfence-context-nodes").unwrap();
-    assert_eq!(nodes["spec"]["ingress"], Value::Null, "no range admits nobody");
+    assert_eq!(nodes["spec"]["ingress"], Value::Null, "without a range no source is admitted");
 }
 
 #[test]

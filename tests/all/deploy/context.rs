@@ -343,7 +343,7 @@ fn certificates_are_mounted_where_they_are_written() {
 const NOBODY: &str = "192.0.2.0/24";
 
 #[test]
-fn shipped_policies_admit_nobody_unnamed() {
+fn shipped_policies_admit_named_peers_only() {
     let mut policies = component();
     for file in ["remote-clusters/nodes.yaml", "context-monitor/networkpolicy.yaml"] {
         policies.extend(documents(&read(&format!("deploy/components/{file}"))));

@@ -103,7 +103,11 @@ fn objects_of_the_aggregator_agree() {
     }
     let nodes = named("ringfence-flow-server-nodes").remove(0);
     assert_eq!(at(&nodes, "spec.podSelector.matchLabels"), labels);
-    assert_eq!(at(&nodes, "spec.ingress.0.from"), &json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}]), "nobody's range");
+    assert_eq!(
+        at(&nodes, "spec.ingress.0.from"),
+        &json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}]),
+        "no node has this range"
+    );
     for policy in [&nodes, of_kind(&documents, "NetworkPolicy")] {
         assert_eq!(at(policy, "spec.ingress.0.ports.0.port"), at(&port, "containerPort"));
     }

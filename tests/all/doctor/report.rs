@@ -59,7 +59,7 @@ fn running_agent_and_table_end_with_status_0() {
 }
 
 #[test]
-fn a_table_of_somebody_else_is_an_error() {
+fn table_of_another_program_is_an_error() {
     let stage = Stage::new();
     stage.nft("add table inet ringfence");
     assert_eq!(severities(&stage, "table"), ["error"]);

@@ -20,7 +20,7 @@ fn port(stage: &Stage) -> String {
 
 /// The uplink of a lab's node is a veth, as is that of a kind node.
 #[test]
-fn uplink_of_a_node_is_no_unchecked_pod() {
+fn uplink_of_node_is_not_an_unchecked_pod() {
     let stage = Stage::with_pods(&[("shop/a", &[ADDRESS])]);
     let port = port(&stage);
     let unreported = found(&stage, "rp-filter");

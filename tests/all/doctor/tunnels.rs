@@ -21,7 +21,7 @@ fn tunnel_at_unknown_port_is_reported_until_configured() {
     let (severity, text) = &findings[0];
     assert!(severity == "warning" && text.contains("overlay0 (vxlan, UDP port 8473)"), "{findings:?}");
     agent.stop();
-    assert_eq!(severities(&stage, "tunnel-ports"), [""; 0], "nobody says which ports are known");
+    assert_eq!(severities(&stage, "tunnel-ports"), [""; 0], "without an agent no port is known");
 
     let mut command = stage.agent_on_manifests();
     command.args(["--tunnel-port", "8473"]);

@@ -155,7 +155,7 @@ fn own_node_is_named_in_both_directions() {
 }
 
 #[test]
-fn api_servers_and_the_world_are_told_apart() {
+fn api_servers_and_world_are_distinguished() {
     let stage = stage();
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",

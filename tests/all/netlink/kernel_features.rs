@@ -40,7 +40,7 @@ fn probe_without_sys_admin_is_not_permitted() {
 }
 
 #[test]
-fn base_chains_of_all_families_are_told() {
+fn base_chains_of_all_families_are_listed() {
     in_new_namespace(|| {
         load_text(
             "table ip nat { chain post { type nat hook postrouting priority srcnat; policy accept; \

@@ -101,7 +101,7 @@ fn what_is_not_there_has_no_records() {
 }
 
 #[test]
-fn a_table_of_flows_is_told_whole() {
+fn flow_listing_is_complete() {
     in_new_namespace(|| {
         load_rules();
         let mut kernel = Kernel::open().unwrap();

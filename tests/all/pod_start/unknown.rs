@@ -43,7 +43,7 @@ fn unknown_pod_fails_add_and_releases_its_addresses() {
     );
     runtime.delete(&pod.container).unwrap();
     let address = "10.1.0.2".parse().unwrap();
-    until("the address is nobody's", || (!site.mentions(address)).then_some(()));
+    until("no pod has the address", || (!site.mentions(address)).then_some(()));
     site.assert_enforced(&objects, &[]);
 
     set_all(&site.api, &[pending("web", "app=web")]);

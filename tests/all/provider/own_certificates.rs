@@ -137,6 +137,6 @@ fn watch_restores_deleted_objects_at_its_start() {
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     until("the objects are there again", || (objects(&api).len() == OBJECTS.len()).then_some(()));
     assert_eq!(objects(&api)[&OBJECTS[0]], ca, "the CA stays");
-    assert_eq!(running.try_wait().unwrap(), None, "it goes on");
+    assert_eq!(running.try_wait().unwrap(), None, "it keeps running");
     running.kill().and_then(|()| running.wait()).unwrap();
 }

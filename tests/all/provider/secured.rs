@@ -171,7 +171,7 @@ fn new_tokens_wait_for_the_api_server() {
         assert_eq!(stage.get(&known, "/identity/version").0, 200, "a cached decision counts");
     }
     until("the decision expires", || (stage.get(&known, "/identity/version").0 == 503).then_some(()));
-    assert_eq!(follower.seen().lost, Vec::<String>::new(), "an open stream goes on");
+    assert_eq!(follower.seen().lost, Vec::<String>::new(), "an open stream continues");
     stage.api.faults(|faults| faults.token_review_refusal = None);
     assert_eq!(stage.get(&fresh, "/identity/version").0, 200);
     assert_eq!(stage.port_status(&fresh).get("tokenReviewFailure"), None);

@@ -14,11 +14,11 @@ use tempfile::TempDir;
 
 use super::fed::Agent;
 use super::record::Measurement;
+use generator::cluster::{Cluster, NODE, Size as ClusterSize};
 use kit::agent_process::{AgentProcess, built, without_variables};
 use kit::cni_runtime::{AddResult, Container, Runtime, Sandbox};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, LabSpec, NodeSpec};
-use generator::cluster::{Cluster, NODE, Size as ClusterSize};
 use report::CniReport;
 
 /// Parameters of the measurement.

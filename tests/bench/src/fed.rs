@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::commits::Commits;
 use super::machine;
+use generator::cluster::{Cluster, NODE};
 use kit::agent_process::{AgentProcess, without_variables};
 use kit::fake_api::FakeApi;
 use kit::lab::{Lab, LabSpec, NodeSpec};
-use generator::cluster::{Cluster, NODE};
 
 /// Deadline with a large margin for the largest cluster and the slowest agent.
 const WITHIN: Duration = Duration::from_secs(600);

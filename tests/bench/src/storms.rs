@@ -14,9 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 use super::fed::{Stage, restore_size, until_sent};
 use super::figures::Spread;
 use super::record::Measurement;
-use kit::fake_api::FakeApi;
 use generator::cluster::events::{AddedPeer, EventKind, Place};
 use generator::cluster::{Cluster, Size as ClusterSize};
+use kit::fake_api::FakeApi;
 use report::StormsReport;
 
 /// Parameters of the measurement.

@@ -186,6 +186,6 @@ impl Lab {
     }
 
     fn place_of(&self, address: IpAddr) -> usize {
-        *self.addresses.get(&address).unwrap_or_else(|| panic!("nobody in the lab has the address {address}"))
+        *self.addresses.get(&address).unwrap_or_else(|| panic!("no host of the lab has the address {address}"))
     }
 }

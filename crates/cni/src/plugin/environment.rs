@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pod_name_it_is_no_pod() {
+    fn sandbox_without_pod_name_is_not_a_pod() {
         for arguments in ["", "IgnoreUnknown=1", "K8S_POD_NAMESPACE=shop", "K8S_POD_NAME=;A=b"] {
             assert_eq!(environment(arguments).pod(), Ok(None), "{arguments}");
         }

@@ -60,7 +60,7 @@ fn who(directory: &Directory, address: &str) -> (String, Option<ReservedIdentity
     (workload(directory, address), state, num)
 }
 
-fn nobody() -> (String, Option<ReservedIdentity>, u32) {
+fn unknown_owner() -> (String, Option<ReservedIdentity>, u32) {
     ("nobody".into(), None, u32::MAX)
 }
 
@@ -89,7 +89,7 @@ fn node_has_the_addresses_of_its_object() {
         assert_eq!(record(&directory, address).unwrap().detail.as_ref().unwrap().node.as_deref(), Some("node-a"));
     }
     set(&mut directory, node("node-a", &["192.0.2.2"], json!({"node-role.kubernetes.io/control-plane": ""})));
-    assert_eq!(who(&directory, "192.0.2.1"), nobody());
+    assert_eq!(who(&directory, "192.0.2.1"), unknown_owner());
     assert_eq!(who(&directory, "192.0.2.2"), host("node-a"));
     assert_eq!(record(&directory, "192.0.2.2").unwrap().role(), Role::ControlPlane);
     remove(&mut directory, WatchedKind::Node, ObjectName::new("", "node-a"));
@@ -141,7 +141,7 @@ fn pod_outranks_other_claimants_of_its_address() {
     remove(&mut directory, WatchedKind::Ingress, ObjectName::new("shop", "front"));
     assert_eq!(who(&directory, "10.0.0.1"), remote("shop/db"));
     directory.apply_remote(RemoteChange::RemoveCluster("east".into()), Instant::now());
-    assert_eq!(who(&directory, "10.0.0.1"), nobody());
+    assert_eq!(who(&directory, "10.0.0.1"), unknown_owner());
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn api_server_address_names_its_host_network_pod() {
     assert_eq!(who(&directory, "192.0.2.1"), api_server("/kube-apiserver"));
     assert_eq!(host_workloads(&directory, "192.0.2.1"), ["kube-system/proxy"]);
     set(&mut directory, api_servers(&[]));
-    assert_eq!([who(&directory, "192.0.2.1"), who(&directory, "203.0.113.1")], [host("node-a"), nobody()]);
+    assert_eq!([who(&directory, "192.0.2.1"), who(&directory, "203.0.113.1")], [host("node-a"), unknown_owner()]);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn ingress_addresses_are_exposed_and_shared() {
         assert_eq!(record(&directory, address).unwrap().role(), Role::InternetExposed);
     }
     remove(&mut directory, WatchedKind::Ingress, ObjectName::new("shop", "b"));
-    assert_eq!([who(&directory, "203.0.113.9"), who(&directory, "2001:db8::9")], [expected, nobody()]);
+    assert_eq!([who(&directory, "203.0.113.9"), who(&directory, "2001:db8::9")], [expected, unknown_owner()]);
 }
 
 #[test]

@@ -95,7 +95,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[tokio::test]
-    async fn slow_reader_is_told_to_pull_and_disconnected() {
+    async fn slow_reader_is_disconnected_with_pull() {
         let channel = Channel::new("identity", 1);
         let publish =
             |deltas: Vec<DeltaEncoder>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));

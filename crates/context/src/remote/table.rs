@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_is_no_difference() {
+    fn equal_state_is_not_a_difference() {
         let mut table = RemoteSetTable::default();
         let mut difference = RemoteSetChanges::default();
         table.set(set("web"), &addresses(0..5), &mut difference);

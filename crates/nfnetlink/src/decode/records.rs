@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_without_a_counter_is_no_flow() {
+    fn element_without_counter_is_not_a_flow() {
         let bare = plain(keyed(&KEY4));
         let limited = plain(keyed(&KEY4).put_nested(EXPRESSION, &other("limit", &[])));
         assert_eq!(decode_flow_records(&elements(&[bare, limited])), Ok(vec![]));

@@ -12,10 +12,10 @@ use super::super::figures::{Figure, Spread};
 use super::super::machine::{self, Memory};
 use super::subscribers::{ReadExtent, Subscribers};
 use super::{Served, Size, freshness};
-use kit::fake_api::FakeApi;
-use kit::provider_process::{Provider, free_port};
 use generator::cluster::events::{EventKind, Place};
 use generator::cluster::{Cluster, Size as ClusterSize};
+use kit::fake_api::FakeApi;
+use kit::provider_process::{Provider, free_port};
 
 /// Deadline with a large margin for the largest cluster and the slowest provider.
 const WITHIN: Duration = Duration::from_secs(600);

@@ -48,7 +48,7 @@ impl Subscribers {
                 for _ in 0..count {
                     streams.push(open(address).await.expect("a stream of deltas"));
                 }
-                ready.send(()).expect("somebody waits");
+                ready.send(()).expect("a waiting receiver");
                 let mut readers = JoinSet::new();
                 if reading == ReadExtent::Everything {
                     for (number, stream) in streams.drain(..).enumerate() {

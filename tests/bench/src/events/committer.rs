@@ -6,8 +6,8 @@ use nfnetlink::Kernel;
 use nft::{Operation, Ruleset, create, difference};
 use policy::{Change, ClusterState, Generation, Layout, Translator};
 
-use kit::netns::in_new_namespace;
 use generator::cluster::NODE;
+use kit::netns::in_new_namespace;
 
 /// Arbitrary; the group has no listener here.
 const LOG_GROUP: u16 = 5;

@@ -6,9 +6,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::Context;
+use generator::flows::{GeneratedCluster, NODES};
 use jiff::Timestamp;
 use kit::fake_agent::{Agent, plain};
-use generator::flows::{GeneratedCluster, NODES};
 use kit::provider_process::{Provider, free_port};
 use tokio::signal::unix::{SignalKind, signal};
 

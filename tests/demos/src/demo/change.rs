@@ -173,7 +173,7 @@ impl Scene<'_> {
             }
         }
         let (from, to) = (self.bystander.full_name(), self.target.full_name());
-        self.screen.line(format_args!("   The connection from {from} to {to}, open all the while, goes on."));
+        self.screen.line(format_args!("   The connection from {from} to {to}, open all the while, continues."));
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ impl Prober {
         let thread = std::thread::spawn(move || {
             sandbox.enter();
             let shots = Shots::new(None, target);
-            is_ready.send(()).expect("somebody waits");
+            is_ready.send(()).expect("a waiting receiver");
             send(&start, shots)
         });
         ready.recv().expect("the prober is ready");

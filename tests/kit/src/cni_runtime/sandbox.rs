@@ -17,7 +17,7 @@ impl Sandbox {
     ///
     /// # Panics
     /// If it cannot be created. Needs root.
-    #[expect(clippy::new_without_default, reason = "it is made in the kernel, and by nobody unasked")]
+    #[expect(clippy::new_without_default, reason = "it creates a network namespace")]
     pub fn new() -> Sandbox {
         let namespace = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");

@@ -106,7 +106,7 @@ async fn refused(shared: &SharedState, verb: Verb) -> Option<Response> {
 fn answer(written: Result<Value, Conflict>) -> Response {
     match written {
         Ok(lease) => Json(lease).into_response(),
-        Err(Conflict(reason)) => status(409, reason, "somebody else was faster"),
+        Err(Conflict(reason)) => status(409, reason, "the object has been modified"),
     }
 }
 

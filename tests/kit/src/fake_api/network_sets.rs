@@ -138,7 +138,7 @@ async fn replace(
     shared.change(|state| match state.network_sets.objects.get(&name) {
         None => missing(&name),
         Some(known) if known["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] => {
-            status(409, "Conflict", "somebody else was faster")
+            status(409, "Conflict", "the object has been modified")
         }
         Some(_) => Json(state.network_sets.set(object)).into_response(),
     })

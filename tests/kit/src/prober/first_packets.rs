@@ -42,7 +42,7 @@ impl Shots {
         let target = self.target;
         match self.datagrams.send_to(b"probe", target) {
             Ok(_) => self.sent.datagrams += 1,
-            Err(error) if is_no_harm(&error) => {}
+            Err(error) if is_harmless(&error) => {}
             Err(error) => panic!("{target}: {error}"),
         }
         let family = if target.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -50,7 +50,7 @@ impl Shots {
         let connection = socket(family, SockType::Stream, flags, None).expect("a socket");
         match connect(connection.as_raw_fd(), &SockaddrStorage::from(target)) {
             Ok(()) | Err(Errno::EINPROGRESS) => self.sent.connections += 1,
-            Err(error) if is_no_harm(&error.into()) => {}
+            Err(error) if is_harmless(&error.into()) => {}
             Err(error) => panic!("{target}: {error}"),
         }
     }
@@ -61,7 +61,7 @@ impl Shots {
 }
 
 /// Full buffers, exhausted ports, a refused connection, or an unreachable neighbour.
-fn is_no_harm(error: &std::io::Error) -> bool {
+fn is_harmless(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::AddrNotAvailable | ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable

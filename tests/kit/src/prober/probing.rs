@@ -110,7 +110,7 @@ impl<'lab> Probes<'lab> {
             sent.datagrams += one.datagrams;
             sent.connections += one.connections;
         }
-        let sent_on_cut = self.cut.into_iter().map(|c| c.join().expect("a flow that was cut goes on")).sum();
+        let sent_on_cut = self.cut.into_iter().map(|c| c.join().expect("a probe of a cut flow")).sum();
         let talks: Vec<Talk> = self.talks.into_iter().map(|t| t.join().expect("a flow lives")).collect();
         let mut leaked = Vec::new();
         for (from, to) in self.silent {

@@ -91,7 +91,7 @@ fn restart_keeps_the_first_remembered_value() {
 }
 
 #[test]
-fn value_that_is_no_longer_ours_stays() {
+fn value_of_another_program_stays() {
     in_new_namespace(|| {
         let (root, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let accounting = ConntrackSettings { root: root.path().into(), run_dir: run_dir.path().into() };

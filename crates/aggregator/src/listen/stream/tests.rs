@@ -108,7 +108,7 @@ async fn windows_that_left_are_announced() {
 }
 
 #[tokio::test]
-async fn reader_from_before_the_start_is_told() {
+async fn reader_from_before_the_start_gets_a_gap() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
     aggregate.advance_watermark(later(75));
     let mut follower = follower(&aggregate, Page::at(begin()));

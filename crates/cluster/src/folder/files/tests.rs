@@ -181,7 +181,7 @@ fn file_missed_by_last_walk_is_kept() {
 }
 
 #[test]
-fn moved_object_is_no_duplicate() {
+fn moved_object_is_not_a_duplicate() {
     let mut folder = ChangingFolder::of(&[("b.yaml", "# nothing"), ("z.yaml", &pod_of_version("0"))]);
     let paths = ["b.yaml", "z.yaml"].map(|name| folder.path(name));
     folder.scan_without_rest(|walk| {

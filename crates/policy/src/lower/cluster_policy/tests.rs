@@ -342,7 +342,7 @@ fn invalid_spec_denies_everything_to_every_pod() {
 }
 
 #[test]
-fn direction_that_is_no_list_denies_everything() {
+fn direction_that_is_not_a_list_denies_everything() {
     let policy = lowered(&policy(spec(json!({"egress": {}}))));
     assert!(policy.ingress.is_empty());
     assert_eq!(rules(&policy, Direction::Egress), ["0 Deny any"]);
