@@ -36,6 +36,18 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// Whether the problem is of the watch of this kind.
+    pub fn is_of_watch<O: Watchable>(&self, kind: O::Kind) -> bool {
+        self.origin == watch_origin(O::resource(kind).plural)
+    }
+}
+
+/// The origin of problems of the watch of this resource.
+pub(crate) fn watch_origin(plural: &str) -> String {
+    format!("{plural} watch")
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.origin, self.message)

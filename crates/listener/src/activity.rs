@@ -18,8 +18,24 @@ const IDLE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Activity {
     requests: Arc<AtomicU64>,
-    /// Shared by each response until its body ends.
-    responses: Arc<()>,
+    /// Responses in progress.
+    responses: Arc<AtomicU64>,
+}
+
+/// A response in progress, until it is dropped.
+struct ResponseGuard(Arc<AtomicU64>);
+
+impl ResponseGuard {
+    fn new(responses: &Arc<AtomicU64>) -> ResponseGuard {
+        responses.fetch_add(1, Ordering::Relaxed);
+        ResponseGuard(responses.clone())
+    }
+}
+
+impl Drop for ResponseGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Activity {
@@ -29,7 +45,7 @@ impl Activity {
         response: F,
     ) -> impl Future<Output = Result<Response<Body>, E>> + use<E, F> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let guard = self.responses.clone();
+        let guard = ResponseGuard::new(&self.responses);
         async { Ok(response.await?.map(|body| Body::new(TrackedBody { body, _guard: guard }))) }
     }
 
@@ -39,8 +55,7 @@ impl Activity {
         let mut before = 0;
         loop {
             let requests = self.requests.load(Ordering::Relaxed);
-            // One reference each is held here and by the service of the connection.
-            let is_responding = Arc::strong_count(&self.responses) > 2;
+            let is_responding = self.responses.load(Ordering::Relaxed) > 0;
             if requests == before && !is_responding {
                 return;
             }
@@ -53,7 +68,7 @@ impl Activity {
 /// A body that holds its guard until it ends.
 struct TrackedBody {
     body: Body,
-    _guard: Arc<()>,
+    _guard: ResponseGuard,
 }
 
 impl HttpBody for TrackedBody {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use policy::{Kind, Object};
 
 use super::Reconciler;
 use super::examinations::Findings;
@@ -156,12 +157,12 @@ impl Reconciler {
     /// The nodes have not been listed and a cluster policy exists. Its rules about nodes, and about pods that are known by
     /// the pod ranges of their nodes only, would match nothing: a Deny rule of the earlier rules would be lost.
     fn missing_nodes(&self) -> Option<String> {
-        let is_unlisted = self.sync.unlisted().any(|kind| kind == policy::Kind::Node);
+        let is_unlisted = self.sync.unlisted().any(|kind| kind == Kind::Node);
         if !is_unlisted || self.model.state().cluster_policy_count() == 0 {
             return None;
         }
-        let problem = self.status.problems.iter().find(|aged| aged.problem.origin.starts_with("nodes "));
-        let problem = problem.map_or(String::new(), |aged| format!(": {}", aged.problem.message));
+        let problem = self.status.problems.iter().find(|open| open.problem.is_of_watch::<Object>(Kind::Node));
+        let problem = problem.map_or(String::new(), |open| format!(": {}", open.problem.message));
         Some(format!("no rule is changed until the nodes are listed, whose addresses cluster policies need{problem}"))
     }
 

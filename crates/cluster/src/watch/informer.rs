@@ -14,6 +14,7 @@ use super::discovery::{Discovery, discover};
 use super::failure::{Failure, StreamFallback, Verb};
 use super::last_reported::LastReported;
 use super::lines::{LINE_BYTES, Read, WatchLines};
+use crate::event::watch_origin;
 use crate::{ApiClient, MissingName, Need, Problem, Resource, TimedChange, Watchable};
 
 /// Page size of lists, the same as client-go's.
@@ -430,7 +431,7 @@ impl<O: Watchable> Informer<O> {
             0 => None,
             count => Some(format!("ignored {count} objects without metadata.name")),
         };
-        let origin = format!("{} watch", self.resource().plural);
+        let origin = watch_origin(self.resource().plural);
         let messages = self.failure.clone().into_iter().chain(nameless);
         let problems = messages.map(|message| Problem { origin: origin.clone(), message }).collect();
         self.report(InformerReport::Problems(problems)).await
