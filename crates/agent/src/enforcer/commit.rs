@@ -22,8 +22,9 @@ const MOST_ROUNDS: usize = 64;
 /// The generation that continues after the kernel's table.
 struct Adopted {
     generation: Generation,
-    /// The table has marks of another mask. Until the commit that replaces it, it approves flows with bits that are
-    /// numbers of this mask: they are cleared after the commit, and another generation begins, which no flow carries.
+    /// An earlier agent's table may have marks of another mask. Until the commit that replaces it, it approves flows with
+    /// bits that are numbers of this mask: they are cleared after the commit, and another generation begins, which no flow
+    /// carries.
     may_have_approved: bool,
 }
 
@@ -200,7 +201,7 @@ impl Enforcer {
             }
             None => {
                 clear_approvals(self.generation.mask(), 0)?;
-                (self.generation.next(), observed.is_some())
+                (self.generation.next(), observed.is_some() && self.left.is_none())
             }
         };
         Ok(Adopted { generation, may_have_approved })
