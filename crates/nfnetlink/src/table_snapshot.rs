@@ -111,7 +111,13 @@ impl TableSnapshot {
 
     /// The `value` of the rule `ct mark & mask == value accept` in a chain, if there is one.
     pub fn accepted_mark(&self, chain: &str, mask: u32) -> Option<u32> {
-        self.chains.get(chain)?.rules.iter().find_map(|rule| mark_of_accept_rule(rule.expressions.as_deref()?, mask))
+        self.accepted_marks(chain).find(|(of, _)| *of == mask).map(|(_, value)| value)
+    }
+
+    /// `mask` and `value` of the rules `ct mark & mask == value accept` in a chain.
+    pub fn accepted_marks(&self, chain: &str) -> impl Iterator<Item = (u32, u32)> {
+        let rules = self.chains.get(chain).into_iter().flat_map(|chain| &chain.rules);
+        rules.filter_map(|rule| mark_of_accept_rule(rule.expressions.as_deref()?))
     }
 
     /// The group of nfnetlink_log that the table's rules log to with a prefix that begins like this, if any.
@@ -138,22 +144,13 @@ impl TableSnapshot {
     }
 }
 
-fn mark_of_accept_rule(expressions: &[Expression], mask: u32) -> Option<u32> {
+fn mark_of_accept_rule(expressions: &[Expression]) -> Option<(u32, u32)> {
     let [Expression::Ct { key: CtKey::Mark, direction: None, .. }, masked, compared, decided] = expressions else {
         return None;
     };
-    let expected = Expression::Bitwise {
-        from: Register::FIRST,
-        to: Register::FIRST,
-        mask: mask.to_ne_bytes().to_vec(),
-        xor: vec![0; 4],
-    };
-    match (compared, decided) {
-        (Expression::Cmp { operator: Compare::Equal, data, .. }, Expression::Verdict(VerdictCode::Accept))
-            if *masked == expected =>
-        {
-            data[..].try_into().ok().map(u32::from_ne_bytes)
-        }
-        _ => None,
-    }
+    let Expression::Bitwise { from: Register::FIRST, to: Register::FIRST, mask, xor } = masked else { return None };
+    let Expression::Cmp { operator: Compare::Equal, data, .. } = compared else { return None };
+    let number = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
+    let is_accepted = *xor == [0; 4] && *decided == Expression::Verdict(VerdictCode::Accept);
+    is_accepted.then_some((number(mask)?, number(data)?))
 }

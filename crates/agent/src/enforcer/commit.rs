@@ -22,9 +22,8 @@ const MOST_ROUNDS: usize = 64;
 /// The generation that continues after the kernel's table.
 struct Adopted {
     generation: Generation,
-    /// An earlier agent's table may have marks of another mask. Until the commit that replaces it, it approves flows with
-    /// bits that are numbers of this mask: they are cleared after the commit, and another generation begins, which no flow
-    /// carries.
+    /// The table has marks of another mask, which are numbers of this one. Until the commit that replaces it, it approves
+    /// flows: they are cleared after the commit, and another generation begins, which no flow carries.
     may_have_approved: bool,
 }
 
@@ -201,7 +200,9 @@ impl Enforcer {
             }
             None => {
                 clear_approvals(self.generation.mask(), 0)?;
-                (self.generation.next(), observed.is_some() && self.left.is_none())
+                let mut marks = observed.into_iter().flat_map(|o| o.accepted_marks(FORWARD_CHAIN));
+                let may_have_approved = marks.any(|(_, mark)| self.generation.at_mark(mark).is_some());
+                (self.generation.next(), may_have_approved)
             }
         };
         Ok(Adopted { generation, may_have_approved })
