@@ -5,7 +5,7 @@ use std::io;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-/// At most one running thread.
+/// Runs at most one thread.
 pub(crate) struct Background<T> {
     running: Option<oneshot::Receiver<T>>,
 }
@@ -36,12 +36,12 @@ impl<T: Send + 'static> Background<T> {
         Ok(())
     }
 
-    /// Makes the next outcome that of work that panicked.
+    /// Makes the next [`Background::outcome`] an error, as if the work had panicked.
     pub(crate) fn fail(&mut self) {
         self.running = Some(oneshot::channel().1);
     }
 
-    /// The result of the running work, or an error if it panicked. Pending while none runs. Cancel safe.
+    /// The result of the running work, or an error if the work panicked. Pending while no work runs. Cancel safe.
     pub(crate) async fn outcome(&mut self) -> Result<T, RecvError> {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let outcome = running.await;

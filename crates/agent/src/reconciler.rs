@@ -2,7 +2,8 @@
 //!
 //! Sans-I/O: the event loop (`event_loop.rs`) passes events, what it has read, and the present time. In each iteration it
 //! calls [`Reconciler::begin_iteration`], performs the actions of [`Reconciler::next_action`] until there are none, and
-//! records their results. Nothing here reads a clock or a file, waits, or uses the kernel.
+//! records their results. Nothing here reads a clock or a file, waits, or uses the kernel; the flow feed of the model reads a
+//! clock.
 
 mod adoption;
 mod attachments;

@@ -23,7 +23,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest backoff of failed calls: agents reconnect to an aggregator within this time of its start.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Wait between failed calls once the agent ends.
+/// Backoff of failed calls while the agent shuts down.
 const FLUSH_RETRY: Duration = Duration::from_millis(250);
 
 /// Consecutive receipts without progress after which the call counts as failed. After the first one the sender resumes

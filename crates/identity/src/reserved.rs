@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of an identity that has none of its own because all are in use.
+/// Number that computed identities share if all numbers are in use.
 pub const UNNUMBERED: u32 = 0;
 
 /// An identity that is not computed from labels. As JSON it is its [`text`](ReservedIdentity::text).

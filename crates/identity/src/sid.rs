@@ -82,7 +82,7 @@ impl fmt::Debug for Sid {
     }
 }
 
-/// Why a text is not an identity.
+/// The text is not an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid identity '{0}': expected 13 characters a-z and 2-7")]
 pub struct NotASid(String);

@@ -8,14 +8,14 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 
 /// The kernel processes a request inside `sendmsg`, so that the answer is queued before it is read. A missing answer is
-/// an error, never a wait.
+/// an error after this timeout.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Size of the receive buffer: the kernel fills at most 32 KiB of a dump at once (`netlink_dump`), and an error
 /// includes the refused message, whose nested attributes have less than 64 KiB.
 const DATAGRAM: usize = 128 << 10;
 
-/// A family of netlink.
+/// Netlink family: the protocol of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetlinkProtocol {
     /// `NETLINK_ROUTE`: interfaces, addresses, routes, neighbours, queueing disciplines.
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!((link.kind, link.sequence), (16, 5));
         let (_, attributes) = link.split(16).unwrap();
         assert_eq!(attributes.find_kind(3).unwrap().text(), Ok("lo"));
-        // The acknowledgement of the first request comes as a datagram of its own.
+        // The acknowledgement of the first request is a separate datagram.
         socket.receive().unwrap();
         let refused = ask("no-such-link");
         let refusal = Messages::new(&refused).next().unwrap().unwrap().acknowledgement().unwrap().unwrap();

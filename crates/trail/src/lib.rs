@@ -1,9 +1,10 @@
 //! Durable export of flow records (the trail): selects the lines that a window adds, encodes them, and queues them for
 //! the receiver.
 //!
-//! [`Book`] tracks which records are exported, [`new_lines()`] makes lines of the others, [`loki`] and [`otlp`] encode
-//! them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`DeliveryOutcome`] interprets the response
-//! of a receiver. The caller sends requests and reads the clock; only [`SpoolFolder`], [`Spool`] and [`PositionFile`] access files.
+//! [`Book`] tracks which records are exported, [`new_lines()`] creates lines of the records that are not, [`loki`] and
+//! [`otlp`] encode them, and a [`Spool`] queues the encoded batches in order, on disk or in memory. [`DeliveryOutcome`]
+//! interprets the response of a receiver. The caller sends requests and reads the clock; only [`SpoolFolder`],
+//! [`Spool`] and [`PositionFile`] access files.
 
 mod batch;
 mod entry;

@@ -32,8 +32,8 @@ pub(crate) fn nodes(names: &BTreeSet<Arc<str>>) -> Arc<EndSample> {
     Arc::new(EndSample { nodes: names.clone(), ..EndSample::default() })
 }
 
-/// A record of a node for connections from `shop/web` to `data/db`. The node enforces each side of which it is a
-/// member.
+/// A record of a node for connections from `shop/web` to `data/db`. The node enforces egress if it is in `clients`, and
+/// ingress if it is in `servers`.
 pub(crate) fn record(node: &str, number: i64, clients: &[&str], servers: &[&str], started: u64) -> FlowRecord {
     let set = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<BTreeSet<Arc<str>>>();
     let side = |enforced_here| SideTrace {

@@ -136,7 +136,7 @@ fn clock_set_back_repeats_no_flow() {
     agent.push([record("n1", "second", 5)]);
     assert_eq!(next(), (vec!["second".to_owned()], 5));
     aggregator.until("both windows are in the metrics", |aggregator| {
-        // The connections of a pair before it had a series are in that of the other pairs.
+        // Connections that were counted before their pair had a series are in the series `(other)`.
         let of = |name: &str| {
             let text = aggregator.get("/metrics").body;
             let series = format!("ringfence_flows_edge_connections_total{{source=\"{name}\"");

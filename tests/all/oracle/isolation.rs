@@ -1,6 +1,6 @@
 use super::*;
 
-// Semantics 1.
+// Section 1 of docs/semantics.md.
 
 #[test]
 fn absent_policy_types_isolate_egress_only_with_rules() {
@@ -26,7 +26,7 @@ fn policy_types_override_the_presence_of_rules() {
     assert_eq!(both_sides(policy(json!({"podSelector": {}, "policyTypes": ["Egress"]}))), [NotIsolated, Denied]);
 }
 
-// Semantics 2.
+// Section 2 of docs/semantics.md.
 
 #[test]
 fn connection_needs_egress_and_ingress_allowed() {
@@ -75,7 +75,7 @@ fn node_judges_only_sides_of_local_pods() {
     assert!(judge_flow(&world, DB, OUTSIDE, TCP, 80).passes());
 }
 
-// Semantics 3.
+// Section 3 of docs/semantics.md.
 
 #[test]
 fn empty_ingress_denies_and_empty_rule_allows_all() {

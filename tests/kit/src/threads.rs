@@ -1,8 +1,8 @@
-//! Joining of the fakes' threads.
+//! Joins the threads of the fake servers.
 
 use std::thread::JoinHandle;
 
-/// Joins the thread. Its panic becomes the caller's, unless the caller already panics.
+/// Joins the thread and propagates its panic, unless the caller already panics.
 pub fn end(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
         && let Err(panic) = thread.join()

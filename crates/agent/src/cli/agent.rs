@@ -46,17 +46,17 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_KERNEL_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) kernel_check: Switch,
 
-    /// Policy for addresses in --pod-cidr that belong to no known pod.
+    /// Allow or deny traffic of addresses in --pod-cidr that belong to no known pod.
     #[arg(long, env = "RINGFENCE_UNKNOWN_PODS", value_enum, default_value_t = UnknownPods::Allow)]
     pub(crate) unknown_pods: UnknownPods,
 
-    /// Address range of this node's pods; reports name an address in it that belongs to no pod an unknown pod.
+    /// Address range of this node's pods. In reports, an address in the range without a pod is an unknown pod.
     /// Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_POD_CIDR", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) pod_cidr: Vec<IpNet>,
 
     /// Drop packets with forged source addresses from pods whose interfaces the CNI plugin has reported. With `off`
-    /// every pod can send with the addresses of others, past its own policies and as a peer of other pods.
+    /// every pod can forge its source address, which bypasses its own policies and those of other pods.
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) source_check: Switch,
 
@@ -69,7 +69,7 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_TUNNEL_PORT", value_name = "PORT", value_delimiter = ',')]
     pub(crate) tunnel_port: Vec<u16>,
 
-    /// Range of node addresses that no Node object names; encapsulated packets of pods to them are dropped. Repeatable,
+    /// Range of node addresses that no Node object lists; encapsulated packets of pods to them are dropped. Repeatable,
     /// or separated by commas.
     #[arg(long, env = "RINGFENCE_NODE_CIDR", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) node_cidr: Vec<IpNet>,

@@ -18,7 +18,7 @@ use crate::reports::AddressContext;
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowNameArguments {
-    /// Label key of pods whose values flow records list. Repeatable, or separated by commas.
+    /// Key of a pod label whose values are listed in flow records. Repeatable, or separated by commas.
     #[arg(
         long,
         env = "RINGFENCE_FLOW_LABEL",
@@ -68,7 +68,7 @@ pub(crate) struct FlowsArguments {
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     workload: Vec<String>,
 
-    /// Print only flows with this other end: a namespace, workload or pod (NAMESPACE/NAME), node, address, range, or world.
+    /// Print only flows with this peer: a namespace, workload or pod (NAMESPACE/NAME), node, address, range, or world.
     #[arg(long, value_name = "PEER")]
     peer: Vec<String>,
 
@@ -84,7 +84,7 @@ pub(crate) struct FlowsArguments {
     #[arg(long, value_name = "VERDICT")]
     verdict: Vec<String>,
 
-    /// Print only flows about which this policy decided, or would decide if it were enforced.
+    /// Print only flows that this policy decided, or would decide if it were enforced.
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     policy: Vec<String>,
 
@@ -102,7 +102,7 @@ pub(crate) struct FlowsArguments {
 }
 
 impl FlowsArguments {
-    /// The query of the flags.
+    /// The query that the flags specify.
     ///
     /// # Errors
     /// If the value of a flag cannot be parsed, or a field is repeated, which the agent does not support.
@@ -178,7 +178,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The URL of an aggregator. A path would not be part of the requests.
+/// The URL of an aggregator. A path is refused, because requests would not contain it.
 pub(super) fn server(text: &str) -> Result<Url, String> {
     let url = base_url(text)?;
     match url.path() == "/" && url.query().is_none() {

@@ -17,7 +17,7 @@ use super::EnforcementArguments;
 use super::flows::{FlowServerArguments, base_url, is_loopback};
 use crate::api::loki::Loki;
 
-/// Days of observed flows, unless set.
+/// Default of `--days`.
 const DAYS: u32 = 7;
 
 /// The sources of observed flows and of the cluster's objects.
@@ -46,25 +46,25 @@ pub(crate) struct ObservationArguments {
     #[arg(long, value_name = "FILE", requires = "loki")]
     loki_ca_file: Option<PathBuf>,
 
-    /// Name of the cluster in the exported flows, if Loki has those of several.
+    /// Name of the cluster in the exported flows, if Loki has the flows of several clusters.
     #[arg(long, value_name = "NAME", requires = "loki")]
     loki_cluster: Option<String>,
 
-    /// Lines that Loki returns at once (its limit max_entries_limit_per_query).
+    /// Maximum number of lines in a response of Loki (its limit max_entries_limit_per_query).
     #[arg(long, value_name = "LINES", requires = "loki", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
     loki_limit: u32,
 
     /// Folder or file with the cluster's namespaces, pods, nodes and policies, as of
-    /// kubectl get namespaces,pods,nodes,networkpolicies,clusternetworkpolicies --all-namespaces --output yaml. Default: ask
-    /// the aggregator, which has to watch the cluster.
+    /// kubectl get namespaces,pods,nodes,networkpolicies,clusternetworkpolicies --all-namespaces --output yaml.
+    /// Default: those of the aggregator, which must watch the cluster.
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "PATH")]
     pub(crate) manifests: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
 
-    /// Consider edges with a flow in the last days. An aggregator with --edges on knows those of its retention, others
-    /// those of an hour.
+    /// Consider edges with a flow in the last DAYS days. An aggregator with --edges on has the edges of its retention
+    /// period, one without it has those of the last hour.
     #[arg(long, value_name = "DAYS", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=3_650))]
     pub(crate) days: u32,
 }
@@ -91,7 +91,7 @@ impl ObservationArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct WhatIfArguments {
-    /// File with policies (YAML or JSON) to set, with any number of documents; - for standard input. Repeatable.
+    /// File with policies (YAML or JSON) to apply, with any number of documents; - for standard input. Repeatable.
     #[arg(long, short, value_name = "FILE|-", required_unless_present = "delete")]
     pub(crate) filename: Vec<PathBuf>,
 
@@ -102,7 +102,8 @@ pub(crate) struct WhatIfArguments {
     #[command(flatten)]
     pub(crate) observation: ObservationArguments,
 
-    /// Exit with status 1 also if a policy has an error, one to delete does not exist, or edges could not be evaluated.
+    /// Exit with status 1 also if a policy has an error, a policy to delete does not exist, or edges could not be
+    /// evaluated.
     #[arg(long)]
     pub(crate) strict: bool,
 
@@ -117,7 +118,7 @@ pub(crate) struct SuggestArguments {
     #[arg(long, short, value_name = "NAMESPACE", required_unless_present = "all_namespaces", value_parser = namespace_name)]
     pub(crate) namespace: Vec<String>,
 
-    /// Suggest policies for all namespaces but kube-system, or but those of --exclude-namespace.
+    /// Suggest policies for all namespaces except kube-system, or except those of --exclude-namespace.
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     all_namespaces: bool,
 

@@ -11,7 +11,7 @@ use policy::remote::wire::FEED;
 
 use crate::remote::{RemoteCache, RemoteSource};
 
-/// Longest backoff, after which a provider that has recovered is noticed.
+/// Longest backoff: the agent reconnects to a recovered provider within this time.
 const RETRY_LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -31,7 +31,8 @@ pub(crate) struct RemoteArguments {
     #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_ca_file: Option<PathBuf>,
 
-    /// Folder of the agent's state of other clusters, read at its next start. Not used without --context-url.
+    /// Folder in which the agent saves the pods of other clusters, to read them at its next start. Not used without
+    /// --context-url.
     #[arg(long, env = "RINGFENCE_STATE_DIR", value_name = "DIR", default_value = "/var/lib/ringfence")]
     pub(crate) state_dir: PathBuf,
 

@@ -81,7 +81,7 @@ impl<'a> Document<'a> {
         Ok(ConflistPlugin { kind, span: start..start + element.get().len(), first_value })
     }
 
-    /// Raw values are slices of the text that they were parsed from.
+    /// Offset of the value in the text. A raw value is a slice of the text that it was parsed from.
     fn position(&self, value: &RawValue) -> usize {
         value.get().as_ptr().addr() - self.text.as_ptr().addr()
     }

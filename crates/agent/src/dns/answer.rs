@@ -25,7 +25,7 @@ const MOST_ALIASES: usize = 16;
 pub struct DnsAnswer {
     /// In lower case, without a final dot.
     pub name: Arc<str>,
-    /// Each with its time to live in seconds, the shortest one of its chain.
+    /// Each address with its time to live in seconds: the shortest one in the chain of aliases.
     pub addresses: Vec<(IpAddr, u32)>,
 }
 
@@ -68,8 +68,8 @@ pub fn answer(message: &[u8]) -> Option<DnsAnswer> {
     Some(DnsAnswer { name: name.as_str().into(), addresses: found })
 }
 
-/// The name in lower case; `None` if a policy cannot contain it, because a label of a DNS name may have any byte, even a
-/// dot.
+/// The name in lower case; `None` if a label has a byte that a name in a policy cannot have. Labels of DNS names may
+/// have any byte, even a dot.
 fn text(name: &Name<'_>) -> Option<String> {
     let is_plain = |label: &[u8]| label.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte));
     let mut labels = Vec::new();

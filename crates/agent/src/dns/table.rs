@@ -7,17 +7,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Addresses of one name. The API asks for 100.
+/// Limit of the addresses of one name. The API asks implementations for 100.
 pub(crate) const MOST_ADDRESSES_OF_NAME: usize = 256;
 
-/// Addresses of all names: 2 MB of memory, and sets that the kernel still copies in some milliseconds.
+/// Limit of the addresses of all names: 2 MB of memory, and sets that the kernel copies within a few milliseconds.
 pub(crate) const MOST_ADDRESSES: usize = 16_384;
 
-/// Room of names that only a wildcard matches. A pod can ask for any number of these; names that a policy has in full are as
-/// many as their authors wrote, and have the rest of the room to themselves.
+/// Limit of the addresses of all names at which an address of a name that only a wildcard matches is refused. A pod can
+/// query any number of such names; the rest of [`MOST_ADDRESSES`] is reserved for names that a policy contains in full.
 pub(crate) const MOST_ADDRESSES_BELOW_WILDCARDS: usize = MOST_ADDRESSES / 4 * 3;
 
-/// How a policy has a name.
+/// How a policy matches a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameMatch {
     InFull,
@@ -25,7 +25,7 @@ pub(crate) enum NameMatch {
 }
 
 impl NameMatch {
-    /// The number of addresses in all at which no more are learned.
+    /// Limit of the addresses of all names at which a new address of a name with this match is refused.
     fn room(self) -> usize {
         match self {
             NameMatch::InFull => MOST_ADDRESSES,
@@ -34,7 +34,7 @@ impl NameMatch {
     }
 }
 
-/// The bounds of how long an address counts.
+/// Bounds of the lifetime of a learned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lifetimes {
     pub(crate) shortest: Duration,
@@ -52,9 +52,9 @@ impl Lifetimes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LearnOutcome {
     New,
-    /// It was known, and expires no earlier than before.
+    /// The address was known; its expiry is the later of the two.
     Known,
-    /// There is no room for it.
+    /// A limit is reached; the address was not learned.
     NoRoom,
 }
 
@@ -98,7 +98,7 @@ impl LearnedTable {
         expired
     }
 
-    /// Removes the names that do not count any more, and returns their addresses.
+    /// Removes the names for which `counts` returns false, and returns their addresses.
     pub(crate) fn retain(&mut self, counts: impl Fn(&str) -> bool) -> Vec<(Arc<str>, IpAddr)> {
         let gone = self.names.iter().filter(|(name, _)| !counts(name));
         let gone: Vec<(Arc<str>, IpAddr, Instant)> =

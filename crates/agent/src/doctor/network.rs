@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn uplink_that_is_a_veth_is_not_a_pod() {
+    fn veth_uplink_is_not_a_pod() {
         let mut facts = routed();
         facts.sysctls = [(IP_FORWARD, 1)].into();
         facts.links.as_mut().unwrap()[1] = pod_port("eth0", 2, None);

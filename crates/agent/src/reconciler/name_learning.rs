@@ -35,7 +35,7 @@ pub(crate) struct NameLearning {
 }
 
 impl NameLearning {
-    /// Continues with the addresses in the table, which the last agent saved.
+    /// Continues with the addresses in the table, which an earlier process of the agent saved.
     pub(crate) fn new(
         resolvers: Resolvers,
         lifetimes: Lifetimes,
@@ -76,9 +76,9 @@ impl NameLearning {
         }
     }
 
-    /// How policies have the name; `None` if none has it.
+    /// How policies match the name; `None` if no policy matches it.
     fn matching(&self, name: &str) -> Option<NameMatch> {
-        // A pattern without a wildcard is the name itself, and one with it is a domain above the name.
+        // A pattern without a wildcard matches the name itself; one with a wildcard matches the names below its domain.
         let matches =
             |wildcard: bool, name: &str| self.patterns.contains(&DomainPattern { wildcard, name: name.into() });
         let above = std::iter::successors(name.split_once('.'), |(_, rest)| rest.split_once('.'));
@@ -152,7 +152,7 @@ impl Reconciler {
         self.record_change(changed, now);
     }
 
-    /// When addresses expire next: at once after a change of cluster policies, since names may be without a policy.
+    /// When addresses expire next: immediately after a change of cluster policies, which may have removed names.
     pub(super) fn next_name_expiry(&self, now: Instant) -> Option<Instant> {
         match self.must_prune_names() {
             true => Some(now),
@@ -160,12 +160,12 @@ impl Reconciler {
         }
     }
 
-    /// Before the initial sync, policies are missing.
+    /// Whether names that match no policy must be removed: not before the initial sync, since policies are missing.
     fn must_prune_names(&self) -> bool {
         self.sync.is_complete() && self.names.unpruned
     }
 
-    /// Removes the addresses that have expired, and those of names that no policy has any more.
+    /// Removes the addresses that have expired, and those of names that no policy matches any more.
     pub(super) fn expire_names(&mut self, now: Instant) {
         let mut gone = self.names.table.expire(now);
         if self.must_prune_names() {
@@ -184,7 +184,7 @@ impl Reconciler {
         self.record_change(changed, now);
     }
 
-    /// Publishes the names in the status.
+    /// Records in the status the number of names, and why some have no addresses.
     pub(super) fn publish_names(&mut self) {
         let NameLearning { uncopied, overfull, patterns, table, .. } = &self.names;
         let problem = match uncopied {

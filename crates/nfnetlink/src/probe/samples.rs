@@ -43,7 +43,7 @@ pub(super) fn commented() -> Ruleset {
     empty(Table::inet)
 }
 
-/// Every condition on packet headers, and every verdict.
+/// Conditions on headers of routed packets, and verdicts.
 pub(super) fn routed_packets() -> Ruleset {
     let rules = vec![
         drop_if(Match::Family(Family::V4)),
@@ -58,7 +58,7 @@ pub(super) fn routed_packets() -> Ruleset {
     with_chain(with_chain(empty(Table::inet), "forward", Some(Hook::Forward), rules), "next", None, next)
 }
 
-/// Every condition on a conntrack entry, and setting the mark.
+/// Conditions on a conntrack entry, and the action that sets its mark.
 pub(super) fn flows() -> Ruleset {
     let (mask, value) = (0xffff_0000, 0x0001_0000);
     let mut ends = Set::of(&[KeyType::Ipv4Addr, KeyType::Ipv4Addr]);

@@ -1,4 +1,4 @@
-//! A batch as a file.
+//! File format of a spooled batch, and the files of a spool's folder.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,8 +19,8 @@ const HEAD: usize = 8 + 4 + 8 + 8 + 8 + 8;
 /// Upper bound of a body. Bodies are compressed, and exceed `BATCH_BYTES` only if a single line does.
 const LARGEST_BODY: u64 = 16 << 20;
 
-/// Exclusive upper bound of sequence numbers: a million batches a second for 500 years. A file with a greater number is
-/// not a batch, and the numbers of later batches would overflow.
+/// Exclusive upper bound of sequence numbers: a million batches a second for 500 years. A file with this number or a
+/// greater one is ignored, because the numbers of later batches could overflow.
 const MOST_SEQUENCE: u64 = 1 << 54;
 
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
@@ -40,7 +40,7 @@ fn temporary_name(folder: &Path, sequence: u64) -> PathBuf {
 pub(super) struct SpoolContents {
     /// Sequence numbers of the batches, ascending.
     pub(super) sequences: Vec<u64>,
-    /// The first number above those of all batches, and of folders with such a name, which a batch cannot replace.
+    /// The lowest number above those of all batches and of folders named like a batch, which a file cannot replace.
     pub(super) next: u64,
 }
 

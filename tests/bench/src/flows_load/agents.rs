@@ -20,7 +20,7 @@ use super::Size;
 /// Pods of a workload.
 const REPLICAS: usize = 3;
 
-/// Workloads that a workload calls.
+/// Number of workloads that each workload calls.
 const CALLED: usize = 6;
 
 /// Deadline for the delivery of all records.
@@ -74,10 +74,10 @@ struct EdgeSide {
 /// Numbers of the client's and the server's pod, and their share of the connections.
 type ClientShare = (usize, usize, Share);
 
-/// One pair of pods.
+/// Share of one pair of pods in the connections of a window.
 #[derive(Clone, Copy)]
 struct Share {
-    /// Its index among the pairs of the client's node, and the number of pairs.
+    /// Index of the pair among the `pairs` of the client's node.
     place: u64,
     pairs: u64,
 }

@@ -1,4 +1,4 @@
-//! Whether a policy is only audited.
+//! Decides whether a policy is audited or enforced.
 //!
 //! "Nearest wins: the policy's annotation, then its namespace's, then the agent's flag. Any other value, or annotations
 //! that cannot be read, enforce."

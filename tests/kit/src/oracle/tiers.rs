@@ -42,7 +42,7 @@ pub(super) fn decisive(flow: &Flow<'_>, tier: PolicyTier, with_audited: bool) ->
     })
 }
 
-/// How a policy treats pods whose side is evaluated.
+/// Whether a policy selects the pod whose side of the flow is evaluated.
 enum Selection {
     Selected,
     /// The policy may select the pod.
@@ -51,8 +51,8 @@ enum Selection {
 
 /// The first rule of the policy that matches the flow, with its action.
 ///
-/// An invalid `spec` or priority, and an invalid subject beside rules, deny everything. A direction that is not a list
-/// may have rules. In a policy with an unknown field or tier, or of another version, no rule is understood.
+/// An invalid `spec` or priority, and an invalid subject beside rules, deny everything; so does a direction that is not
+/// a list. In a policy with an unknown field or tier, or of another version, no rule is understood.
 fn first_match(policy: &Value, flow: &Flow<'_>) -> Option<(usize, Action)> {
     let Some(spec) = member(policy, "spec").filter(|spec| spec.is_object()) else { return Some((0, Action::Deny)) };
     let rules = match member(spec, direction_field(flow.direction)) {
@@ -72,7 +72,7 @@ fn first_match(policy: &Value, flow: &Flow<'_>) -> Option<(usize, Action)> {
             true => cluster_rule::matched(rule, flow),
             false => Err(NotUnderstood),
         };
-        // A rule that may not be about this pod opens nothing.
+        // A rule of a policy that possibly does not select this pod must not allow a flow.
         let matched = match (matched, &selection) {
             (Ok(true), Selection::Unclear) => Err(NotUnderstood),
             (matched, Selection::Selected | Selection::Unclear) => matched,
@@ -81,7 +81,7 @@ fn first_match(policy: &Value, flow: &Flow<'_>) -> Option<(usize, Action)> {
     })
 }
 
-/// Whether everything outside of the rules is known: the version, each field of the object and of its `spec`, and
+/// Whether everything outside of the rules is valid: the version, each field of the object and of its `spec`, and
 /// the tier.
 fn is_understood(policy: &Value) -> bool {
     const VERSIONS: [&str; 2] = ["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"];
@@ -92,7 +92,7 @@ fn is_understood(policy: &Value) -> bool {
 }
 
 /// "Subject defines the pods to which this ClusterNetworkPolicy applies. Exactly one field must be set. Note that
-/// host-networked pods are not included in subject selection": these own no address.
+/// host-networked pods are not included in subject selection": no address is attributed to them.
 fn selects(spec: &Value, world: &World, pod: &Pod) -> Result<Option<Selection>, NotUnderstood> {
     let subject = member(spec, "subject").ok_or(NotUnderstood)?;
     let [namespaces, pods] = fields(subject, ["namespaces", "pods"])?;

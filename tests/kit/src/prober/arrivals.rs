@@ -1,4 +1,4 @@
-//! Counts packets that arrive in a network namespace with nftables rules, so that none is missed.
+//! Counts packets that arrive in a network namespace. nftables rules count them, so that no packet is missed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -15,13 +15,13 @@ const BETWEEN_SHOTS: Duration = Duration::from_micros(500);
 /// Interval between two round trips, and between two messages of a cut flow.
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(1);
 
-/// Minimum work of each thread, so that even a short probing is meaningful.
+/// Minimum number of packets or round trips of each thread, so that even a short run can find a leak.
 const AT_LEAST: u64 = 200;
 
-/// A port without a listener: packets are counted before that matters.
+/// Destination port of denied packets. It needs no listener, because packets are counted at the prerouting hook.
 const PORT: u16 = 9;
 
-/// Probes until [`Probes::end`].
+/// Running probes, which [`Probes::end`] stops.
 pub struct Probes<'lab> {
     lab: &'lab Lab,
     over: Over,
@@ -48,7 +48,7 @@ struct Talk {
     longest_gap: Duration,
 }
 
-/// Results of a probing.
+/// Results of the probes.
 #[derive(Debug, Clone)]
 pub struct ProbeReport {
     pub sent: Sent,
@@ -63,7 +63,7 @@ pub struct ProbeReport {
 
 impl<'lab> Probes<'lab> {
     /// Starts probing. No flow may start between the sources and destinations of `denied`. Flows of `cut` were allowed
-    /// once, and must deliver no more packets in either direction (for protocols other than UDP only the first packets
+    /// once, and must deliver no more packets in either direction (for TCP only SYN packets
     /// are counted). Flows of `alive` must stay alive. At each end of a denied pair all packets from the other end are
     /// counted, so nothing else may be allowed between them.
     pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probes<'lab> {

@@ -18,7 +18,7 @@ pub(crate) const PODS: &str = "ringfence-test-pod:1";
 /// The revision from which an upgrade starts.
 pub(crate) struct Previous {
     pub(crate) commit: String,
-    /// Its install.yaml, with the name of its image.
+    /// The revision's install.yaml, with [`PREVIOUS`] as the name of the image.
     pub(crate) manifests: String,
 }
 
@@ -100,7 +100,7 @@ fn build_image(tree: &Path, folder: &Path, target: &Path) -> anyhow::Result<()> 
     run(Command::new(tree.join("scripts/image")).arg(folder).env("CARGO_TARGET_DIR", target)).map(drop)
 }
 
-/// Builds an earlier revision with this one's build steps, in a work tree that is removed afterwards.
+/// Builds an earlier revision with the build steps of the present one, in a work tree that is removed afterwards.
 fn build_revision(revision: &str, tree: &Path, folder: &Path) -> anyhow::Result<()> {
     let git = || {
         let mut command = Command::new("git");
@@ -120,7 +120,7 @@ fn build_revision(revision: &str, tree: &Path, folder: &Path) -> anyhow::Result<
     built
 }
 
-/// This program with its libraries.
+/// Copies this program and its shared libraries to the folder of the pods' image.
 fn build_pods(folder: &Path) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     run(Command::new("strip").arg("--output-file").arg(folder.join("test-cluster")).arg(&program))?;

@@ -26,7 +26,7 @@ use images::Images;
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     pub(crate) images: Images,
-    /// Pods started while their namespace denies everything.
+    /// Number of pods that each test of pod starts creates, in a namespace that denies everything.
     pub(crate) pod_starts: usize,
 }
 
@@ -65,7 +65,7 @@ environment:
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // Must be first, so that a sender sends from its first instruction.
+    // The program of a test pod comes before all other work: a sender has to send from the start of its process.
     let ended = match arguments.split_first() {
         Some((first, rest)) if first == "pod" => pod::run(rest),
         _ if arguments.iter().any(|word| word == "--help") => {

@@ -19,10 +19,10 @@ pub(crate) const SHOP: &str = "shop";
 const NODE_PORT: u16 = 30080;
 /// A node port that preserves the client's address.
 const LOCAL_NODE_PORT: u16 = 30081;
-/// Enough for an image that is already loaded, and for a busy machine.
+/// Deadline for the start of pods whose image is loaded, on a busy machine.
 pub(crate) const POD_START: Duration = Duration::from_secs(180);
 
-/// Enough for rules and Services to be programmed on a busy machine, including the polling requests.
+/// Deadline for rules and Services to be programmed on a busy machine, including the polling requests.
 pub(crate) const IN_FORCE: Duration = Duration::from_secs(120);
 
 /// The sender of a request.

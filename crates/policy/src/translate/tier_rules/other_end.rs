@@ -8,7 +8,7 @@ use nft::Protocol;
 
 use crate::{ClusterState, Holder, Labels, Selection, Selector};
 
-/// The other end of a flow: an address, and what has it.
+/// The other end of a flow: an address, with the pod or the nodes that own it.
 #[derive(Debug, Clone)]
 pub(in crate::translate) struct PeerEnd<'a> {
     pub(in crate::translate) address: IpAddr,
@@ -24,7 +24,7 @@ pub(in crate::translate) struct PeerEnd<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct LearnedName<'a> {
     pub(super) name: &'a Arc<str>,
-    /// It is in the cluster's domain.
+    /// True if the name is in the cluster's domain.
     pub(super) of_cluster: bool,
 }
 
@@ -81,7 +81,7 @@ impl<'a> PeerEnd<'a> {
         self.nodes.iter().map(|labels| Selection::of(selector, *labels)).fold(Selection::No, Selection::or)
     }
 
-    /// Whether the port is the one that the pod calls by the name.
+    /// Whether the pod has a container port with this name and protocol, and the port is that one.
     pub(super) fn selection_by_port(&self, name: &str, protocol: Protocol, port: Option<(Protocol, u16)>) -> Selection {
         match self.holder {
             None => Selection::No,

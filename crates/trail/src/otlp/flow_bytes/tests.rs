@@ -141,7 +141,7 @@ fn idle_series_gives_its_place_away() {
     sums.expire(window(2));
     sums.add(&line(2, "cache", 5, 0), window(2));
     assert_eq!(points(&mut sums, window(2)).iter().map(bytes).collect::<Vec<_>>(), [100, 5], "the place is taken");
-    // 240 windows are an hour.
+    // A series without bytes expires after 240 windows, which are an hour.
     sums.expire(window(241));
     sums.add(&line(241, "cache", 7, 0), window(241));
     let points = points(&mut sums, window(241));
