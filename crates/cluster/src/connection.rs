@@ -94,8 +94,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Time without an acknowledgement of sent data or probes after which the kernel closes a connection (tcp(7),
-/// TCP_USER_TIMEOUT).
-const USER_TIMEOUT: Duration = Duration::from_secs(45);
+/// TCP_USER_TIMEOUT): as long as without traffic.
+const USER_TIMEOUT: Duration = KEEPALIVE_IDLE.saturating_add(KEEPALIVE_INTERVAL.saturating_mul(KEEPALIVE_RETRIES));
 
 /// Why no client could be created. The message includes the causes.
 #[derive(Debug, thiserror::Error)]

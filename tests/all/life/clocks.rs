@@ -14,7 +14,7 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may read the wall clock, with the reason.
-const ALLOWED: [(&str, &str); 52] = [
+const ALLOWED: [(&str, &str); 50] = [
     ("access/src/figures.rs", "when the certificate expires, for who reads it"),
     ("access/src/guard.rs", "certificates of clients expire at a date"),
     ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
@@ -31,10 +31,8 @@ const ALLOWED: [(&str, &str); 52] = [
         "agent/src/remote/subscription.rs",
         "as of when sets of other clusters were right, which outlives this process and the node's boot",
     ),
-    ("agent/src/reports/packet_group.rs", "a constant of its tests"),
-    ("agent/src/reports/recorded_flows.rs", "when a group of dropped packets ended, for who reads of them"),
+    ("agent/src/reports/packet_group.rs", "when denied packets were reported, for readers of drop events"),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
-    ("agent/src/reports/unrecorded_flows.rs", "when packets were dropped that nothing recorded, for who reads of them"),
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
     ("agent/src/verbs/agent.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/verbs/suggest.rs", "since when flows are read, for who reads suggestions"),

@@ -95,7 +95,7 @@ fn verdict_from_file_handles_unlisted_workloads() {
     let list = list.display().to_string();
     let declared = lookup(&list, &["verdict", "shop/web-1", "shop/api-1", "9090"]);
     assert!(declared.code.is_some() && declared.stderr.is_empty(), "{declared:?}");
-    let unnamed = lookup(&list, &["verdict", "nowhere/nobody", "nowhere/nothing", "80"]);
+    let unnamed = lookup(&list, &["verdict", "nowhere/absent", "nowhere/missing", "80"]);
     assert_eq!(unnamed.code, Some(0), "{unnamed:?}");
     assert!(unnamed.stdout.contains("NOT GOVERNED"), "{unnamed:?}");
 }

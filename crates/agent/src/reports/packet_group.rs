@@ -60,6 +60,11 @@ pub(crate) struct DropEvent {
 }
 
 impl PacketGroup {
+    /// An event of packets of the group, which are reported now.
+    pub(super) fn event(&self, first: FirstPacket, count: u64) -> DropEvent {
+        DropEvent { at: Timestamp::now(), group: self.clone(), first, count }
+    }
+
     /// Key of a flow in the kernel's tables.
     pub(crate) fn of_record(table: &FlowTable, record: &ConntrackRecord) -> PacketGroup {
         let ConntrackRecord { source, destination, protocol, port, packets: _, bytes: _ } = *record;

@@ -8,8 +8,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-
 use super::packet_group::{DropEvent, FirstPacket, PacketGroup};
 use super::{KEPT_BY_KERNEL, READ_INTERVAL};
 
@@ -126,7 +124,7 @@ impl RecordedFlows {
 impl RecordedFlow {
     fn report(&mut self, seen: &PacketGroup) -> DropEvent {
         let count = self.seen - std::mem::replace(&mut self.reported, self.seen);
-        DropEvent { at: Timestamp::now(), group: seen.clone(), first: self.first, count }
+        seen.event(self.first, count)
     }
 }
 

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-
 use super::packet_group::{DropEvent, FirstPacket, PacketGroup};
 
 /// Bound on distinct keys. Each rule logs some ten packets a second; this is a minute of two such rules.
@@ -61,12 +59,7 @@ impl UnrecordedFlows {
 
 impl UnrecordedFlow {
     fn report(&mut self, seen: &PacketGroup) -> DropEvent {
-        DropEvent {
-            at: Timestamp::now(),
-            group: seen.clone(),
-            first: self.first,
-            count: std::mem::take(&mut self.unreported),
-        }
+        seen.event(self.first, std::mem::take(&mut self.unreported))
     }
 }
 

@@ -105,7 +105,7 @@ fn unreadable(object: WatchedObject) -> WatchedObject {
     }
 }
 
-fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> WatchedObject {
+pub(super) fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> WatchedObject {
     WatchedObject::Service(Arc::new(Service {
         name: name.parse().unwrap(),
         selector: labels(selector),

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use super::record_cases::{PodFixture, WEB, namespace, settings};
+use super::record_cases::{PodFixture, WEB, namespace, service, settings};
 use super::*;
 use crate::identity::number_form::tests::NumberTable;
-use crate::object::{Exposure, IdentityNode, Service};
+use crate::object::{Exposure, IdentityNode};
 use crate::record::RECORDED;
 use crate::testing::labels;
 
@@ -134,16 +134,8 @@ fn namespaces() -> impl Strategy<Value = WatchedObject> {
 }
 
 fn others() -> impl Strategy<Value = WatchedObject> {
-    let services = (select(&NAMES[..]), select(&LABELS[..]), any::<bool>()).prop_map(|(name, selector, exposed)| {
-        WatchedObject::Service(Arc::new(Service {
-            name: name.parse().unwrap(),
-            selector: labels(selector),
-            exposed,
-            addresses: Box::default(),
-            ports: Box::default(),
-            problems: Box::default(),
-        }))
-    });
+    let services = (select(&NAMES[..]), select(&LABELS[..]), any::<bool>())
+        .prop_map(|(name, selector, exposed)| service(name, selector, exposed));
     let kinds = select(&[WatchedKind::Ingress, WatchedKind::Gateway, WatchedKind::HttpRoute][..]);
     let named = prop::sample::subsequence(&NAMES[..], 0..3);
     let exposures = (kinds, select(&NAMES[..]), named, addresses()).prop_map(|(kind, name, named, addresses)| {

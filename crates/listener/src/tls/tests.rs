@@ -111,7 +111,7 @@ impl Served {
             *counts.lock().unwrap().entry(why).or_default() += 1;
         });
         let name = async |peer: Option<Extension<Arc<PeerCertificate>>>| {
-            peer.and_then(|Extension(peer)| peer.common_name.clone()).unwrap_or_else(|| "nobody".into())
+            peer.and_then(|Extension(peer)| peer.common_name.clone()).unwrap_or_else(|| "no certificate".into())
         };
         let limits =
             ListenerLimits { connections: 64, request_head: LONG, lifetime: None, protocols: Protocols::Http1 };
@@ -191,7 +191,7 @@ async fn idle_handshakes_do_not_stop_other_clients() {
         idle.push(TcpStream::connect(served.address).await.unwrap());
     }
     let mut stream = served.connect(None).await.unwrap();
-    assert_eq!(request(&mut stream).await.unwrap(), "nobody");
+    assert_eq!(request(&mut stream).await.unwrap(), "no certificate");
     served.until("handshakes are evicted", |_| served.count(RefusalReason::HandshakeEvicted) >= 16).await;
     assert_eq!(served.count(RefusalReason::TooManyConnections), 0);
 }
@@ -231,11 +231,14 @@ async fn certificate_is_reloaded_while_connections_stay_open() {
     let ca = Authority::new("ca");
     let served = Served::start(&ca, &ca, handshakes(4, LONG)).await;
     let mut before = served.connect(None).await.unwrap();
-    assert_eq!((request(&mut before).await.unwrap().as_str(), served_by(&before).as_str()), ("nobody", "first"));
+    assert_eq!(
+        (request(&mut before).await.unwrap().as_str(), served_by(&before).as_str()),
+        ("no certificate", "first")
+    );
     mount(served.folder.path(), "second", &ca.server("second"));
     served.until("the second pair is in use", |status| status.reloads == 1).await;
     assert_eq!(served_by(&served.connect(None).await.unwrap()), "second");
-    assert_eq!(request(&mut before).await.unwrap(), "nobody", "a connection is not ended by a reload");
+    assert_eq!(request(&mut before).await.unwrap(), "no certificate", "a connection is not ended by a reload");
 }
 
 #[tokio::test]

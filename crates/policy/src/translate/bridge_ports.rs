@@ -129,19 +129,17 @@ fn group_query() -> Rule {
 /// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag are denied: they would bypass the rules
 /// for packets, and the receiver removes priority tags (VLAN 0).
 fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
-    let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
-    let mut rules = vec![other_protocols_rule(to_closed)];
+    let mut rules = vec![other_protocols_rule(Some(to_closed()))];
     if !layout.checks_sources() {
-        rules.push(other_protocols_rule(from_confined()));
+        rules.push(other_protocols_rule(Some(from_confined())));
     }
     rules.push(neighbour_discovery());
     rules.extend(listener_discovery());
     rules.push(group_query());
     for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
-        let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
         let fields = vec![Field::OutInterface, Field::Destination(family)];
         let others = Match::NotInSet { fields, set: destinations(family) };
-        let rule = deny(vec![Match::EtherType(kind), to_closed, others], Cause::OtherDestination);
+        let rule = deny(vec![Match::EtherType(kind), to_closed(), others], Cause::OtherDestination);
         rules.push(rule.commented("isolated pods receive packets to their own addresses only"));
     }
     if !layout.checks_sources() {
@@ -155,15 +153,19 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     rules
 }
 
+fn to_closed() -> Match {
+    Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) }
+}
+
 fn from_confined() -> Match {
     Match::InSet { fields: vec![Field::InInterface], set: fixed(CONFINED) }
 }
 
-/// Denies frames at these ports of which no hook of IP sees the packet. The source check denies them at every pod's
-/// port.
-fn other_protocols_rule(at_ports: Match) -> Rule {
+/// Denies frames of which no hook of IP sees the packet, at these ports; at all in a chain that only sees such ports. The
+/// source check denies them at every pod's port.
+fn other_protocols_rule(at_ports: Option<Match>) -> Rule {
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
-    let matches = std::iter::once(at_ports).chain(others).collect();
+    let matches = at_ports.into_iter().chain(others).collect();
     deny(matches, Cause::OtherProtocol).commented("policies do not judge other protocols or VLAN tags")
 }
 
@@ -187,8 +189,7 @@ fn hook_rules() -> Vec<Rule> {
 /// there. No program is dispatched by such an address. A bridge also floods frames of the node to receivers that it has
 /// not learned.
 fn from_node_rule() -> Rule {
-    let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
-    Rule::new(vec![to_closed], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
+    Rule::new(vec![to_closed()], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
 }
 
 /// The hop limit of forwarded packets is below 255; the node sends listener queries to groups. No packet has to reach a
@@ -202,8 +203,7 @@ fn to_closed_ports_rules() -> Vec<Rule> {
         rule.commented("isolated pods receive packets to their own addresses only")
     };
     let [v4, v6] = [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)].map(own_only);
-    let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
-    vec![other_protocols_rule(to_closed), v4, neighbour_discovery(), v6]
+    vec![other_protocols_rule(None), v4, neighbour_discovery(), v6]
 }
 
 fn add_groups(ruleset: &mut Ruleset) {
