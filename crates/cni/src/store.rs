@@ -87,8 +87,9 @@ pub fn write(folder: &Path, attachment: &AttachmentRecord) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // A runtime runs one operation per container at a time, so there is no concurrent writer of this name.
-    let unfinished = folder.join(unfinished_name(&attachment.id));
+    // The name has the process ID: a runtime that gave up waiting may run an ADD beside the one that still hangs, and two
+    // writers of one file would mix their contents.
+    let unfinished = folder.join(unfinished_name(&attachment.id, std::process::id()));
     let written = write_file(&unfinished, &text)
         .and_then(|()| fs::rename(&unfinished, folder.join(file_name(&attachment.id))))
         .and_then(|()| File::open(folder)?.sync_all());
@@ -104,7 +105,7 @@ pub fn write(folder: &Path, attachment: &AttachmentRecord) -> io::Result<()> {
 /// # Errors
 /// If it exists and cannot be removed.
 pub fn remove(folder: &Path, id: &AttachmentKey) -> io::Result<bool> {
-    remove_file(&folder.join(unfinished_name(id)))?;
+    remove_unfinished(folder, id)?;
     remove_file(&folder.join(file_name(id)))
 }
 
@@ -113,9 +114,35 @@ pub fn file_name(id: &AttachmentKey) -> String {
     format!("{id}{ENDING}")
 }
 
-fn unfinished_name(id: &AttachmentKey) -> String {
+fn unfinished_name(id: &AttachmentKey, process: u32) -> String {
     let (start, end) = UNFINISHED;
-    format!("{start}{id}{end}")
+    format!("{start}{id}.{process}{end}")
+}
+
+/// Removes the unfinished files of an attachment, which processes left that were killed.
+fn remove_unfinished(folder: &Path, id: &AttachmentKey) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        if name.to_str().is_some_and(|name| is_unfinished_of(name, id)) {
+            remove_file(&folder.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the name is that of an unfinished file of the attachment. Earlier versions wrote no process ID.
+fn is_unfinished_of(name: &str, id: &AttachmentKey) -> bool {
+    let (start, end) = UNFINISHED;
+    let stem = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+    let process = stem.and_then(|stem| stem.strip_prefix(&id.to_string()));
+    process.is_some_and(|process| {
+        process.is_empty() || process.strip_prefix('.').is_some_and(|p| p.bytes().all(|byte| byte.is_ascii_digit()))
+    })
 }
 
 fn is_unfinished(name: &str) -> bool {
@@ -240,17 +267,34 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_write_is_ignored_and_replaced() {
+    fn unfinished_files_are_ignored_and_removed() {
         let (_whole, folder) = folder();
         fs::create_dir_all(&folder).unwrap();
-        let unfinished = folder.join(".4f1c@eth0.json.new");
-        fs::write(&unfinished, &EXAMPLE[..50]).unwrap();
+        let path = |name: &str| folder.join(name);
+        let (own, others) =
+            ([".4f1c@eth0.json.new", ".4f1c@eth0.17.json.new"], [".4f1c@eth0x.17.json.new", ".4f1c@eth.1.json.new"]);
+        for name in own.iter().chain(&others) {
+            fs::write(path(name), &EXAMPLE[..50]).unwrap();
+        }
         assert_eq!(read_all(&folder).unwrap(), StoreContents::default());
-        write(&folder, &example()).unwrap();
-        assert!(!unfinished.exists());
-        fs::write(&unfinished, "").unwrap();
         remove(&folder, &example().id).unwrap();
-        assert!(!unfinished.exists());
+        assert!(own.iter().all(|name| !path(name).exists()));
+        assert!(others.iter().all(|name| path(name).exists()));
+    }
+
+    #[test]
+    fn concurrent_writers_use_files_of_their_own() {
+        let id = example().id;
+        assert_ne!(unfinished_name(&id, 1), unfinished_name(&id, 2));
+        let (_whole, folder) = folder();
+        fs::create_dir_all(&folder).unwrap();
+        // The file of another process that is still writing.
+        let other = folder.join(unfinished_name(&id, std::process::id() + 1));
+        fs::write(&other, &EXAMPLE[..50]).unwrap();
+        write(&folder, &example()).unwrap();
+        assert_eq!(fs::read(&other).unwrap().len(), 50);
+        assert!(!folder.join(unfinished_name(&id, std::process::id())).exists());
+        assert_eq!(read_all(&folder).unwrap().attachments, [example()]);
     }
 
     #[test]
