@@ -244,13 +244,17 @@ const IO: [&str; 9] = [
     "Enforcer",
 ];
 
+/// Files outside its folder whose types the reconciler owns.
+const PARTS_OF_RECONCILER: [&str; 2] = ["gate.rs", "flows/feed.rs"];
+
 #[test]
 fn reconciler_performs_no_io() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/agent/src");
     let (mut found, mut read) = (Vec::new(), 0);
     for path in source_files(&source) {
         let name = path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
-        if !name.starts_with("reconciler") || name.ends_with("tests.rs") {
+        let is_reconciler = name.starts_with("reconciler") || PARTS_OF_RECONCILER.contains(&name.as_str());
+        if !is_reconciler || name.ends_with("tests.rs") {
             continue;
         }
         read += 1;

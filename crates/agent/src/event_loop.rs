@@ -144,7 +144,7 @@ impl EventLoop {
 
     /// Performs the actions that are due, and publishes the status.
     fn finish_iteration(&mut self) {
-        self.reconciler.begin_iteration(Instant::now());
+        self.reconciler.begin_iteration(Instant::now(), Timestamp::now());
         while let Some(action) = self.reconciler.next_action(Instant::now()) {
             self.perform(action);
         }
@@ -206,16 +206,17 @@ impl EventLoop {
             Action::ReadOwnSubnets => self.read_own_subnets(),
             Action::Examine { isolates_pods } => self.start_examination(isolates_pods),
             Action::Commit => {
-                let began = Instant::now();
+                let (began, began_at) = (Instant::now(), Timestamp::now());
                 self.translate();
                 let result = self.enforcer.enforce(self.reconciler.translator());
-                let attempt = self.attempt(result.map(Some));
+                let attempt = self.attempt(result.map(Some), began_at);
                 self.reconciler.record_commit(attempt, began, Instant::now());
             }
             Action::Verify => {
+                let began_at = Timestamp::now();
                 self.translate();
                 let result = self.enforcer.verify(self.reconciler.translator());
-                let attempt = self.attempt(result);
+                let attempt = self.attempt(result, began_at);
                 self.reconciler.record_verification(attempt, Instant::now());
             }
             Action::ReleaseIsolated => {
@@ -258,8 +259,9 @@ impl EventLoop {
         self.enforcer.follow(&delta);
     }
 
-    fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>) -> CommitAttempt {
-        CommitAttempt { result, policy_generation: self.enforcer.policy_generation(), time: Timestamp::now() }
+    fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>, began: Timestamp) -> CommitAttempt {
+        let policy_generation = self.enforcer.policy_generation();
+        CommitAttempt { result, policy_generation, began, ended: Timestamp::now() }
     }
 
     fn start_examination(&mut self, isolates_pods: bool) {

@@ -37,7 +37,7 @@ pub(crate) struct PendingAdd {
 pub(crate) struct Gate {
     waiting: Vec<PendingAdd>,
     /// An ADD failed, so that its plugin may have isolated the pod by itself.
-    pub(crate) failed: bool,
+    failed: bool,
 }
 
 impl Gate {
@@ -67,6 +67,11 @@ impl Gate {
 
     pub(crate) fn withdraw(&mut self, id: &AttachmentId) {
         self.waiting.retain(|w| w.attachment.id != *id);
+    }
+
+    /// Whether an ADD has failed since the last call.
+    pub(crate) fn take_failed(&mut self) -> bool {
+        std::mem::take(&mut self.failed)
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {

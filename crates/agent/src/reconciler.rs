@@ -2,8 +2,7 @@
 //!
 //! Sans-I/O: the event loop (`event_loop.rs`) passes events, what it has read, and the present time. In each iteration it
 //! calls [`Reconciler::begin_iteration`], performs the actions of [`Reconciler::next_action`] until there are none, and
-//! records their results. Nothing here reads a clock or a file, waits, or uses the kernel; the flow feed of the model reads a
-//! clock.
+//! records their results. Nothing here reads a clock or a file, waits, or uses the kernel.
 
 mod adoption;
 mod attachments;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{SourceEvent, TimedChange};
 use ipnet::IpNet;
+use jiff::Timestamp;
 use nft::Ruleset;
 use policy::remote::LabelPrefix;
 use policy::{Change, ClusterState, Enforcement, Kind, Layout, Object, ObjectName, StateDelta, Translator};
@@ -34,7 +34,7 @@ use tokio::sync::watch;
 
 use crate::api::TableVerdict;
 use crate::dns::LearnedTable;
-use crate::flows::FlowFeed;
+use crate::flows::{FlowFeed, PublicationTime};
 use crate::gate::Gate;
 use crate::identities::IdentityError;
 use crate::latency::PendingEvents;
@@ -122,6 +122,8 @@ pub(crate) struct Reconciler {
     attachments_read: bool,
     /// True once rules were enforced: the node name needs no check any more.
     enforced: bool,
+    /// Wall-clock time at which the iteration began.
+    time: Timestamp,
     /// Generation of the approvals after the last attempt to commit or verify; `None` before the first.
     policy_generation: Option<u32>,
 }
@@ -182,6 +184,7 @@ impl Reconciler {
             requested: VecDeque::new(),
             attachments_read: false,
             enforced: false,
+            time: Timestamp::default(),
             policy_generation: None,
         };
         reconciler.restore_names(now);
@@ -216,9 +219,10 @@ impl Reconciler {
         self.schedule.set(Timer::SaveNames, self.names.next_save());
     }
 
-    /// Begins an iteration of the event loop, after its events: expires the timers. Only here, so that actions that take
+    /// Begins an iteration of the event loop, after its events, at this wall-clock time: expires the timers. Only here, so that actions that take
     /// long cannot extend an iteration, in which no further event is received.
-    pub(crate) fn begin_iteration(&mut self, now: Instant) {
+    pub(crate) fn begin_iteration(&mut self, now: Instant, time: Timestamp) {
+        self.time = time;
         self.arm_timers(now);
         for timer in self.schedule.expire(now) {
             match timer {
@@ -272,7 +276,7 @@ impl Reconciler {
                 self.latency.record_commit(now, &self.metrics);
             }
             self.answer_waiting(now);
-            self.publish_to_flows();
+            self.publish_to_flows(PublicationTime { monotonic: now, wall: self.time });
             if let Some(action) = self.next_adoption() {
                 return Some(action);
             }
@@ -318,7 +322,6 @@ impl Reconciler {
             self.wait(reason);
             return false;
         }
-        self.model.begin_commit();
         true
     }
 
@@ -343,11 +346,11 @@ impl Reconciler {
     }
 
     /// Publishes the enforced state to flow attribution.
-    fn publish_to_flows(&mut self) {
+    fn publish_to_flows(&mut self, now: PublicationTime) {
         if self.status.in_force
             && let Some(generation) = self.policy_generation
         {
-            self.model.publish_to_flows(generation);
+            self.model.publish_to_flows(generation, now);
         }
     }
 

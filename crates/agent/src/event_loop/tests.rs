@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use policy::{Cause, Change, Judgement, Kind, Layout};
@@ -172,28 +172,53 @@ fn denied_packets_are_named_from_a_snapshot() {
     });
 }
 
-/// Each event takes longer to handle than to send, so the queue is never empty.
+/// Number of files that each event makes the loop list, which takes longer than to send the event.
+const FILES_LISTED: usize = 2_000;
+
+/// Each event takes longer to handle than to send, so the queue is never empty: a loop that handled events until it is would
+/// not commit before the flood ends, which waits for the commit.
 #[test]
 fn flood_of_events_does_not_delay_commit() {
-    const FLOOD: Duration = Duration::from_secs(5);
     in_new_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
         let (event_loop, ..) = enforcing(None, folder.path());
+        let attachments = attachments::folder(folder.path());
+        std::fs::create_dir_all(&attachments).unwrap();
+        for number in 0..FILES_LISTED {
+            std::fs::write(attachments.join(format!(".unfinished{number}.json.new")), "").unwrap();
+        }
+        let (sent, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         run_beside(event_loop, async |events| {
-            let (since, flood) = (Instant::now(), events.clone());
+            let (flood, counter, end) = (events.clone(), sent.clone(), ended.clone());
             let sender = std::thread::spawn(move || {
-                while since.elapsed() < FLOOD && flood.blocking_send(Event::Links(QueuedFlag::default())).is_ok() {}
+                let deadline = Instant::now() + PATIENCE;
+                while !end.load(Ordering::SeqCst) && Instant::now() < deadline {
+                    flood.blocking_send(Event::Links(QueuedFlag::default())).unwrap();
+                    counter.fetch_add(1, Ordering::SeqCst);
+                }
             });
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            events.send(changes_event([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
-            until("the change is in force", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
-            assert!(since.elapsed() < FLOOD, "it was in force after {:?}", since.elapsed());
-            // The loop has to take its last event from the queue.
-            while !sender.is_finished() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            // In a thread of its own: the loop does not give way to a task while its queue has events.
+            let waiter = std::thread::spawn(move || {
+                poll_until("the queue overflows", || sent.load(Ordering::SeqCst) > 2 * EVENTS_QUEUED);
+                let change = Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"));
+                events.blocking_send(changes_event([change])).unwrap();
+                poll_until("the change is in force", || in_kernel() == ["10.2.0.1", "10.2.0.2"]);
+                assert!(!sender.is_finished(), "it was in force only after the flood");
+                ended.store(true, Ordering::SeqCst);
+                sender.join().unwrap();
+            });
+            until("the flood has ended", || waiter.is_finished()).await;
+            waiter.join().unwrap();
         });
     });
+}
+
+fn poll_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Number of the lines until the last kept one.

@@ -107,7 +107,15 @@ pub(crate) enum FeedMessage {
     Denied(Box<DeniedPackets>),
 }
 
-/// The sending end of the queue.
+/// The present time by both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PublicationTime {
+    pub(crate) monotonic: Instant,
+    /// Flow records have wall-clock times.
+    pub(crate) wall: Timestamp,
+}
+
+/// The sending end of the queue. It reads no clock.
 pub(crate) struct FlowFeed {
     sender: SyncSender<FeedMessage>,
     mutations: Vec<Mutation>,
@@ -153,18 +161,14 @@ impl FlowFeed {
         }
     }
 
-    /// Records the time before a commit.
-    pub(crate) fn begin_commit(&mut self) {
-        self.before.get_or_insert_with(Timestamp::now);
-    }
-
-    /// Records the time after a commit.
-    pub(crate) fn end_commit(&mut self) {
-        self.after = Some(Timestamp::now());
+    /// Records the times just before and just after a commit.
+    pub(crate) fn record_commit(&mut self, began: Timestamp, ended: Timestamp) {
+        self.before.get_or_insert(began);
+        self.after = Some(ended);
     }
 
     /// Publishes the enforced state: sends the delta since the last update, if there is room.
-    pub(crate) fn publish(&mut self, state: &ClusterState, generation: u32) {
+    pub(crate) fn publish(&mut self, state: &ClusterState, generation: u32, now: PublicationTime) {
         if !self.whole && self.mutations.is_empty() && self.generation == Some(generation) {
             (self.before, self.after) = (None, None);
             return;
@@ -172,21 +176,21 @@ impl FlowFeed {
         if self.has_ended {
             return;
         }
-        if self.whole && self.whole_not_before.is_some_and(|at| Instant::now() < at) {
+        if self.whole && self.whole_not_before.is_some_and(|at| now.monotonic < at) {
             return;
         }
         let progress = match self.whole {
             true => Progress::State(Box::new(state.clone())),
             false => Progress::Mutations(std::mem::take(&mut self.mutations)),
         };
-        let after = self.after.take().unwrap_or_else(Timestamp::now);
+        let after = self.after.take().unwrap_or(now.wall);
         let update = EnforcedState { progress, generation, before: self.before.take().unwrap_or(after), after };
         match self.sender.try_send(FeedMessage::Update(Box::new(update))) {
             Ok(()) => (self.whole, self.generation) = (false, Some(generation)),
             Err(TrySendError::Full(FeedMessage::Update(update))) => {
                 (self.before, self.after) = (Some(update.before), Some(update.after));
                 match update.progress {
-                    Progress::State(_) => self.whole_not_before = Some(Instant::now() + WHOLE_STATES_APART),
+                    Progress::State(_) => self.whole_not_before = Some(now.monotonic + WHOLE_STATES_APART),
                     Progress::Mutations(mutations) => self.mutations = mutations,
                 }
             }

@@ -45,7 +45,7 @@ impl Reconciler {
     /// Adopts pods that the plugin isolated without the agent. While ADDs are refused, their packets may bypass the
     /// rules: the plugin's tables stay. The node may have changed since the last resync, so it is examined before.
     pub(super) fn next_adoption(&mut self) -> Option<Action> {
-        if std::mem::take(&mut self.gate.failed) {
+        if self.gate.take_failed() {
             self.adoption.request();
         }
         if !self.adoption.wanted || !self.due.contains(&Work::Adopt) || self.add_obstacle().is_some() {

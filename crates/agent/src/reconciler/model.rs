@@ -8,11 +8,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use nft::InterfaceName;
 use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{Attachment, AttachmentId, Change, ClusterState, Enforcement, Layout, StateDelta, Translator};
 
-use crate::flows::{DeniedPackets, FlowFeed, Mutation};
+use crate::flows::{DeniedPackets, FlowFeed, Mutation, PublicationTime};
 use crate::translation_check::TranslationCheck;
 
 pub(crate) struct Model {
@@ -192,24 +193,17 @@ impl Model {
         }
     }
 
-    /// Records the time before a commit for flow attribution.
-    pub(crate) fn begin_commit(&mut self) {
+    /// Records the times just before and just after a commit for flow attribution.
+    pub(crate) fn record_commit(&mut self, began: Timestamp, ended: Timestamp) {
         if let Some(flows) = &mut self.flows {
-            flows.begin_commit();
-        }
-    }
-
-    /// Records the time after a commit for flow attribution.
-    pub(crate) fn end_commit(&mut self) {
-        if let Some(flows) = &mut self.flows {
-            flows.end_commit();
+            flows.record_commit(began, ended);
         }
     }
 
     /// Publishes the state, which the rules of this generation enforce, to flow attribution.
-    pub(crate) fn publish_to_flows(&mut self, generation: u32) {
+    pub(crate) fn publish_to_flows(&mut self, generation: u32, now: PublicationTime) {
         if let Some(flows) = &mut self.flows {
-            flows.publish(&self.state, generation);
+            flows.publish(&self.state, generation, now);
         }
     }
 

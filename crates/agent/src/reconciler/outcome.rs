@@ -9,6 +9,7 @@ use policy::{Kind, Object};
 use super::Reconciler;
 use super::examinations::Findings;
 use crate::enforcer::{EnforceResult, Trouble};
+use crate::flows::PublicationTime;
 use crate::metrics::labels::RepairCause;
 use crate::status::LastCommit;
 use crate::translation_check::Differences;
@@ -22,16 +23,18 @@ pub(crate) struct CommitAttempt {
     pub(crate) result: Result<Option<EnforceResult>, Trouble>,
     /// Generation of the approvals after the attempt.
     pub(crate) policy_generation: u32,
-    /// When the attempt ended by the wall clock, which is only reported.
-    pub(crate) time: Timestamp,
+    /// When the attempt began and ended by the wall clock, which is only reported.
+    pub(crate) began: Timestamp,
+    pub(crate) ended: Timestamp,
 }
 
 impl Reconciler {
     /// Records an attempt to commit, which includes the translation.
     pub(crate) fn record_commit(&mut self, attempt: CommitAttempt, began: Instant, now: Instant) {
-        self.model.end_commit();
+        let ended = attempt.ended;
+        self.model.record_commit(attempt.began, ended);
         self.record_attempt(attempt, now);
-        self.publish_to_flows();
+        self.publish_to_flows(PublicationTime { monotonic: now, wall: ended });
         self.schedule.record_duration(now.saturating_duration_since(began));
     }
 
@@ -40,7 +43,7 @@ impl Reconciler {
     }
 
     fn record_attempt(&mut self, attempt: CommitAttempt, now: Instant) {
-        let CommitAttempt { result, policy_generation, time } = attempt;
+        let CommitAttempt { result, policy_generation, began: _, ended } = attempt;
         self.policy_generation = Some(policy_generation);
         match result {
             Ok(enforced) => {
@@ -48,7 +51,7 @@ impl Reconciler {
                 self.enforced = true;
                 self.status.record_in_force();
                 if let Some(enforced) = enforced {
-                    self.record_enforced(enforced, now, time);
+                    self.record_enforced(enforced, now, ended);
                 }
             }
             Err(trouble) => {

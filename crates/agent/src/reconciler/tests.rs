@@ -80,7 +80,7 @@ impl Harness {
 
     /// Performs an iteration without an event. Returns the names of its actions.
     fn iterate(&mut self) -> Vec<String> {
-        self.reconciler.begin_iteration(self.now);
+        self.reconciler.begin_iteration(self.now, Timestamp::default());
         let mut actions = Vec::new();
         while let Some(action) = self.reconciler.next_action(self.now) {
             let text = format!("{action:?}");
@@ -148,7 +148,7 @@ impl Harness {
                 }),
             })),
         };
-        CommitAttempt { result, policy_generation: 1, time: Timestamp::default() }
+        CommitAttempt { result, policy_generation: 1, began: Timestamp::default(), ended: Timestamp::default() }
     }
 
     /// Receives an ADD that its file confirms and that waits for ten seconds.
