@@ -20,7 +20,7 @@ use tests::objects::{default_enforcement, state_of};
 
 use crate::golden;
 use crate::sequence::{changes, story};
-use expected::{ExpectedEdges, Over, Traffics};
+use expected::{ExpectedEdges, PairedFamilies, Traffics};
 
 /// Pods of one namespace with the same remainder form one workload, so pods of a workload may differ.
 fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
@@ -92,7 +92,7 @@ fn speaks_of_remote(
 }
 
 /// Whether the lines declare the traffic for no pair of pods, for some, or for all.
-fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> Over {
+fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> PairedFamilies {
     let of_line = |line: &DeclaredLine| match line {
         DeclaredLine::Edge { ports, partial, .. }
         | DeclaredLine::FromBlock { ports, partial, .. }
@@ -105,9 +105,9 @@ fn said<'a>(lines: impl Iterator<Item = &'a DeclaredLine>, traffic: Traffic) -> 
         | DeclaredLine::ToName { .. } => None,
     };
     match lines.filter_map(of_line).min() {
-        None => Over::None,
-        Some(true) => Over::Some,
-        Some(false) => Over::All,
+        None => PairedFamilies::None,
+        Some(true) => PairedFamilies::Some,
+        Some(false) => PairedFamilies::All,
     }
 }
 
@@ -150,19 +150,25 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
             let declared = said(speaking(&lines, from, to), *traffic);
             let about = || format!("{from} > {to} {traffic:?} is allowed for {over:?}\n{}", shown());
             if !governed[0].contains(from) && !governed[1].contains(to) {
-                prop_assert_eq!(*over, Over::All, "no policy governs {}", about());
+                prop_assert_eq!(*over, PairedFamilies::All, "no policy governs {}", about());
                 continue;
             }
-            prop_assert_eq!(declared == Over::None, *over == Over::None, "{:?}: {}", declared, about());
+            prop_assert_eq!(
+                declared == PairedFamilies::None,
+                *over == PairedFamilies::None,
+                "{:?}: {}",
+                declared,
+                about()
+            );
             let of_both = || speaking(&lines, from, to).filter(|line| !is_for_everyone(line));
-            prop_assert!(declared != Over::All || *over == Over::All, "{}", about());
-            if declared == Over::Some && said(of_both(), *traffic) == Over::Some {
-                prop_assert_eq!(*over, Over::Some, "{}", about());
+            prop_assert!(declared != PairedFamilies::All || *over == PairedFamilies::All, "{}", about());
+            if declared == PairedFamilies::Some && said(of_both(), *traffic) == PairedFamilies::Some {
+                prop_assert_eq!(*over, PairedFamilies::Some, "{}", about());
             }
             for line in speaking(&lines, from, to).filter(|line| is_for_everyone(line)) {
                 // The remainder of everything besides some ports is declared as everything.
-                if declared == Over::Some && said([line].into_iter(), *traffic) == Over::Some {
-                    *justified.entry((line, *traffic)).or_default() |= *over == Over::Some;
+                if declared == PairedFamilies::Some && said([line].into_iter(), *traffic) == PairedFamilies::Some {
+                    *justified.entry((line, *traffic)).or_default() |= *over == PairedFamilies::Some;
                 }
             }
         }
@@ -197,21 +203,21 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -
             let of_sets = lines.iter().filter(|line| speaks_of_remote(line, workload, *egress, has_address));
             let by_set = said(of_sets, *traffic);
             let shown = || format!("{workload} {egress} {address} {traffic:?} {over:?}\n{}", shown());
-            let is_declared = by_address != Over::None || by_set != Over::None;
-            prop_assert!(is_declared || *over == Over::None, "{}", shown());
-            prop_assert!(by_address == Over::None || *over != Over::None, "{}", shown());
-            prop_assert!(by_address != Over::All || *over == Over::All, "{}", shown());
-            prop_assert!(by_set != Over::All || *over == Over::All, "{}", shown());
+            let is_declared = by_address != PairedFamilies::None || by_set != PairedFamilies::None;
+            prop_assert!(is_declared || *over == PairedFamilies::None, "{}", shown());
+            prop_assert!(by_address == PairedFamilies::None || *over != PairedFamilies::None, "{}", shown());
+            prop_assert!(by_address != PairedFamilies::All || *over == PairedFamilies::All, "{}", shown());
+            prop_assert!(by_set != PairedFamilies::All || *over == PairedFamilies::All, "{}", shown());
         }
     }
     for ((workload, egress, set), flows) in &expected.remote {
         for (traffic, over) in flows {
             let of_set = lines.iter().filter(|line| speaks_of_remote(line, workload, *egress, |named| named == set));
             let declared = said(of_set, *traffic);
-            compared.remote.set(compared.remote.get() + usize::from(declared != Over::None));
+            compared.remote.set(compared.remote.get() + usize::from(declared != PairedFamilies::None));
             let shown = || format!("{workload} {egress} {set} {traffic:?} {over:?}\n{}", shown());
-            prop_assert!(declared == Over::None || *over != Over::None, "{}", shown());
-            prop_assert!(declared != Over::All || *over == Over::All, "{}", shown());
+            prop_assert!(declared == PairedFamilies::None || *over != PairedFamilies::None, "{}", shown());
+            prop_assert!(declared != PairedFamilies::All || *over == PairedFamilies::All, "{}", shown());
         }
     }
     Ok(())

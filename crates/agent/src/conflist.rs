@@ -39,7 +39,7 @@ pub enum Unusable {
     #[error("invalid JSON: {0}")]
     Malformed(String),
     #[error("invalid network configuration: {0}")]
-    Odd(&'static str),
+    UnexpectedShape(&'static str),
     #[error("unsupported cniVersion {0}: {PLUGIN} supports {1}")]
     Version(String, String),
 }
@@ -83,7 +83,9 @@ pub fn with_entry(text: &str, entry: &ConflistEntry, cni_versions: &[String]) ->
             Ok(Some(format!("{}{written}{}", &text[..span.start], &text[span.end..])))
         }
         [] => {
-            let Some(last) = plugins.last() else { return Err(Unusable::Odd("the list of plugins is empty")) };
+            let Some(last) = plugins.last() else {
+                return Err(Unusable::UnexpectedShape("the list of plugins is empty"));
+            };
             let separator = match &plugins[..] {
                 [.., before, _] => text[before.span.end..last.span.start].to_owned(),
                 _ => format!(",{}", formatting::lead(text, last.span.start)),
@@ -93,7 +95,8 @@ pub fn with_entry(text: &str, entry: &ConflistEntry, cni_versions: &[String]) ->
             Ok(Some(format!("{head}{separator}{written}{tail}")))
         }
         [..] => {
-            let cleaned = without_entry(text)?.ok_or(Unusable::Odd("its plugins cannot be distinguished"))?;
+            let cleaned =
+                without_entry(text)?.ok_or(Unusable::UnexpectedShape("its plugins cannot be distinguished"))?;
             with_entry(&cleaned, entry, cni_versions)
         }
     }
@@ -126,10 +129,12 @@ fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
 pub fn from_conf(text: &str, file: &str, entry: &ConflistEntry, cni_versions: &[String]) -> Result<String, Unusable> {
     let document = Document::parse(text)?;
     if document.field("plugins").is_some() {
-        return Err(Unusable::Odd("it has the format of a .conflist, which runtimes refuse in a .conf file"));
+        return Err(Unusable::UnexpectedShape(
+            "it has the format of a .conflist, which runtimes refuse in a .conf file",
+        ));
     }
     if document.text_field("type").is_none() {
-        return Err(Unusable::Odd("the plugin's type is missing"));
+        return Err(Unusable::UnexpectedShape("the plugin's type is missing"));
     }
     let quoted = |key: &str| document.field(key).map(|raw| raw.get().to_owned());
     let version = quoted("cniVersion").map(|version| format!("  \"cniVersion\": {version},\n")).unwrap_or_default();
@@ -139,7 +144,7 @@ pub fn from_conf(text: &str, file: &str, entry: &ConflistEntry, cni_versions: &[
         json!(file),
         text.trim()
     );
-    with_entry(&list, entry, cni_versions)?.ok_or(Unusable::Odd("it has no plugin besides ringfence-cni"))
+    with_entry(&list, entry, cni_versions)?.ok_or(Unusable::UnexpectedShape("it has no plugin besides ringfence-cni"))
 }
 
 /// The source file of a list derived by [`from_conf`].
@@ -151,9 +156,8 @@ pub fn source(text: &str) -> Option<String> {
 fn require_version(document: &Document<'_>, cni_versions: &[String]) -> Result<(), Unusable> {
     let one = document.text_field("cniVersion");
     let several: Vec<String> = match document.field("cniVersions") {
-        Some(raw) => {
-            serde_json::from_str(raw.get()).map_err(|_| Unusable::Odd("cniVersions is not a list of strings"))?
-        }
+        Some(raw) => serde_json::from_str(raw.get())
+            .map_err(|_| Unusable::UnexpectedShape("cniVersions is not a list of strings"))?,
         None => vec![],
     };
     let mut said: Vec<String> = one.into_iter().chain(several).collect();

@@ -201,8 +201,8 @@ impl Enforcer {
         self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
     }
 
-    /// Takes note of a delta that was translated: interfaces that were missing may be present now.
-    pub(crate) fn follow(&mut self, delta: &StateDelta) {
+    /// Records a translated delta: interfaces that were missing may be present now.
+    pub(crate) fn record_delta(&mut self, delta: &StateDelta) {
         if delta.attachments() {
             self.ended_ports.clear();
         }

@@ -256,7 +256,7 @@ impl EventLoop {
     /// Applies the pending delta to the translation.
     fn translate(&mut self) {
         let delta = self.reconciler.translate();
-        self.enforcer.follow(&delta);
+        self.enforcer.record_delta(&delta);
     }
 
     fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>, began: Timestamp) -> CommitAttempt {

@@ -107,9 +107,9 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
 
 /// Alive as long as the event loop has a recent heartbeat.
 async fn healthz(State(sources): State<Sources>) -> Response {
-    let turned = sources.status.borrow().turned;
+    let last_iteration = sources.status.borrow().last_iteration;
     let refuse = |reason: String| (StatusCode::SERVICE_UNAVAILABLE, reason).into_response();
-    match turned.map(|at| at.elapsed()) {
+    match last_iteration.map(|at| at.elapsed()) {
         _ if sources.events.is_closed() => refuse("the agent's event loop has ended\n".into()),
         Some(since) if since > LOOP_HANGS => {
             refuse(format!("the agent's event loop has been blocked for {} s\n", since.as_secs()))
@@ -247,16 +247,17 @@ mod tests {
     #[tokio::test]
     async fn healthz_fails_when_event_loop_hangs() {
         let (events, _queue) = mpsc::channel(1);
-        let turned = std::time::Instant::now().checked_sub(LOOP_HANGS + Duration::from_secs(1));
-        for (turned, expected) in [
+        let last_iteration = std::time::Instant::now().checked_sub(LOOP_HANGS + Duration::from_secs(1));
+        for (last_iteration, expected) in [
             (Some(std::time::Instant::now()), StatusCode::OK),
-            (turned, StatusCode::SERVICE_UNAVAILABLE),
+            (last_iteration, StatusCode::SERVICE_UNAVAILABLE),
             (None, StatusCode::OK),
         ] {
-            let (_statuses, status) = watch::channel(Arc::new(AgentStatus { turned, ..AgentStatus::default() }));
+            let (_statuses, status) =
+                watch::channel(Arc::new(AgentStatus { last_iteration, ..AgentStatus::default() }));
             let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(DropStream::new()));
             let sources = Sources::new(status, metrics, events.clone(), drops);
-            assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
+            assert_eq!(healthz(State(sources)).await.status(), expected, "{last_iteration:?}");
         }
     }
 }

@@ -21,8 +21,8 @@ pub(crate) use report::Totals;
 pub(crate) struct AgentStatus {
     pub(crate) node: String,
     pub(crate) started: Option<Instant>,
-    /// Last heartbeat of the event loop.
-    pub(crate) turned: Option<Instant>,
+    /// When the last iteration of the event loop ended.
+    pub(crate) last_iteration: Option<Instant>,
     pub(crate) version: &'static str,
     pub(crate) kernel_release: Option<String>,
     pub(crate) table: String,

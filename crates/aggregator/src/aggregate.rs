@@ -12,7 +12,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tonic::Status;
-use trail::{Book, DueWindow, EdgeKey, ExportPosition, RecordTotals, SettledRecord, WindowState};
+use trail::{DueWindow, EdgeKey, ExportPosition, ExportProgress, RecordTotals, SettledRecord, WindowState};
 
 /// Delay after the end of a window until it is settled: later records are late. Agents close a window up to 15 s after
 /// its end and send it immediately; the clocks of nodes differ by some seconds.
@@ -56,7 +56,7 @@ struct Core {
     /// Watermark: windows that begin earlier are settled.
     settled: Timestamp,
     /// Marks of the records that a reader has, by [`Reader`]; `None` without the reader.
-    books: [Option<Book>; 2],
+    export_progress: [Option<ExportProgress>; 2],
 }
 
 /// A reader that reads each record once, also across restarts.
@@ -99,7 +99,7 @@ impl Aggregate {
             refused_batches: 0,
             late: 0,
             settled: Timestamp::MIN,
-            books: [None, None],
+            export_progress: [None, None],
         };
         let joined = JoinedWindows::new(most_bytes / JOINED_SHARE);
         Aggregate { core: Mutex::new(core), joined: Mutex::new(joined), settled: watch::Sender::new(Timestamp::MIN) }
@@ -159,8 +159,8 @@ impl Aggregate {
                     match core.store.insert(record, now) {
                         Ok(()) => {
                             core.late += u64::from(window < core.settled);
-                            for book in core.books.iter_mut().flatten() {
-                                book.record_arrival(&node, request.epoch, sequence, window);
+                            for progress in core.export_progress.iter_mut().flatten() {
+                                progress.record_arrival(&node, request.epoch, sequence, window);
                             }
                         }
                         Err(refused) => {
@@ -212,14 +212,14 @@ impl Aggregate {
     }
 
     /// Starts to track which records a reader has.
-    pub(crate) fn mark(&self, reader: Reader, book: Book) {
-        self.core().books[reader as usize] = Some(book);
+    pub(crate) fn mark(&self, reader: Reader, progress: ExportProgress) {
+        self.core().export_progress[reader as usize] = Some(progress);
     }
 
     /// Whether agents known from before a restart have not yet resent the records of the last `resent` that the reader has.
     pub(crate) fn awaits_agents(&self, reader: Reader, now: Timestamp, resent: SignedDuration) -> bool {
         let since = now.checked_sub(resent).unwrap_or(Timestamp::MIN);
-        self.core().books[reader as usize].as_ref().is_some_and(|book| book.awaits_agents(since))
+        self.core().export_progress[reader as usize].as_ref().is_some_and(|progress| progress.awaits_agents(since))
     }
 
     /// Windows before `settled` with records that the reader does not have, and its position once it has them. `None`
@@ -227,14 +227,14 @@ impl Aggregate {
     pub(crate) fn begin_pass(&self, reader: Reader, settled: Timestamp) -> Option<(Vec<DueWindow>, ExportPosition)> {
         let core = &mut *self.core();
         let kept = core.store.windows().collect();
-        let book = core.books[reader as usize].as_mut()?;
-        Some((book.due(settled, &kept), book.advance(settled)))
+        let progress = core.export_progress[reader as usize].as_mut()?;
+        Some((progress.due(settled, &kept), progress.advance(settled)))
     }
 
     /// Records of a due window; `None` if it was expired or evicted.
     pub(crate) fn read_settled(&self, reader: Reader, due: &DueWindow) -> Option<(Vec<SettledRecord>, WindowState)> {
         let core = self.core();
-        let book = core.books[reader as usize].as_ref()?;
+        let progress = core.export_progress[reader as usize].as_ref()?;
         let records = core.store.records(due.window);
         if records.len() < due.exported.len() {
             return None;
@@ -243,8 +243,8 @@ impl Aggregate {
         let settled = pairs.map(|(record, exported)| SettledRecord { record, is_exported: *exported });
         let state = WindowState {
             is_late: due.is_late,
-            unknown_nodes: book.unknown_nodes(due.window),
-            excess: book.excess(due.window),
+            unknown_nodes: progress.unknown_nodes(due.window),
+            excess: progress.excess(due.window),
         };
         Some((settled.collect(), state))
     }
@@ -257,14 +257,14 @@ impl Aggregate {
         excess: Vec<(Timestamp, BTreeMap<EdgeKey, RecordTotals>)>,
     ) -> Vec<(Timestamp, EdgeKey, RecordTotals)> {
         let core = &mut *self.core();
-        let Some(book) = &mut core.books[reader as usize] else { return Vec::new() };
-        book.exported(done, excess);
-        book.all_excess()
+        let Some(progress) = &mut core.export_progress[reader as usize] else { return Vec::new() };
+        progress.exported(done, excess);
+        progress.all_excess()
     }
 
     /// Number of records expired or evicted before the reader had them.
     pub(crate) fn unread(&self, reader: Reader) -> u64 {
-        self.core().books[reader as usize].as_ref().map_or(0, Book::evicted)
+        self.core().export_progress[reader as usize].as_ref().map_or(0, ExportProgress::evicted)
     }
 
     /// Expires old nodes and windows.

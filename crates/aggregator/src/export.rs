@@ -18,7 +18,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use trail::otlp::FlowBytes;
-use trail::{Batch, Book, Entry, Namespaces, PositionFile, Spool, SpoolFolder, TrailRecord, plan};
+use trail::{Batch, Entry, ExportProgress, Namespaces, PositionFile, Spool, SpoolFolder, TrailRecord, plan};
 
 use crate::aggregate::{Aggregate, Reader};
 
@@ -112,7 +112,7 @@ impl Exports {
             exporters.push(Arc::new(Exporter::new(sink, spool, committed.clone())));
         }
         if !exporters.is_empty() {
-            aggregate.mark(Reader::Exports, Book::new(last, since).after_pass(newest));
+            aggregate.mark(Reader::Exports, ExportProgress::new(last, since).after_pass(newest));
             committed.fetch_max(newest, Ordering::AcqRel);
         }
         Ok(Exports {

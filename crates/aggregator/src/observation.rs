@@ -12,7 +12,7 @@ use anyhow::Context;
 use insight::{AuditEvidence, EdgeLedger, FirstSeen, LedgerLimits, NodePresence};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
-use trail::{Book, ExportPosition, TrailRecord, WindowState, new_lines};
+use trail::{ExportPosition, ExportProgress, TrailRecord, WindowState, new_lines};
 
 use crate::aggregate::{Aggregate, Reader};
 use crate::cluster_view::ClusterView;
@@ -74,7 +74,7 @@ impl Observation {
                 Core { problem: Some(problem), ..Core::new(limits, now) }
             }
         };
-        aggregate.mark(Reader::Edges, Book::new(core.position.clone(), Timestamp::MIN));
+        aggregate.mark(Reader::Edges, ExportProgress::new(core.position.clone(), Timestamp::MIN));
         Ok(Observation { core: Mutex::new(core), file, view, events: EventCounts::default() })
     }
 

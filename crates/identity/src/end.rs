@@ -17,7 +17,7 @@ use crate::{ReservedIdentity, Sid, Space};
 /// assert_eq!((web.num, web.to_string().as_str()), (213_703, "shop rdsrexpux6y4o"));
 /// let world = EndIdentity::reserved(ReservedIdentity::World, None);
 /// assert_eq!((world.num, world.to_string().as_str()), (2, "world"));
-/// # Ok::<(), identity::NotASid>(())
+/// # Ok::<(), identity::ParseSidError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EndIdentity {

@@ -44,6 +44,6 @@ pub use filter::{CHURN, Exclusion, InvalidLabelKeyPattern, LabelFilter, LabelKey
 pub use reserved::{ReservedIdentity, UNNUMBERED};
 pub use scheme::{Basis, CLUSTER_NAMESPACE, ExcludedLabel, LabelledObject, Scheme, cluster_uid};
 pub use service::{SERVICE_LABEL, service_identity};
-pub use sid::{NotASid, Sid, canonical};
+pub use sid::{ParseSidError, Sid, canonical};
 pub use space::Space;
 pub use workload::{Workload, app_name};

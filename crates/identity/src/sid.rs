@@ -85,13 +85,13 @@ impl fmt::Debug for Sid {
 /// The text is not an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid identity '{0}': expected 13 characters a-z and 2-7")]
-pub struct NotASid(String);
+pub struct ParseSidError(String);
 
 /// Accepts exactly the texts that [`Sid`] prints.
 impl FromStr for Sid {
-    type Err = NotASid;
-    fn from_str(text: &str) -> Result<Sid, NotASid> {
-        let not = || NotASid(text.into());
+    type Err = ParseSidError;
+    fn from_str(text: &str) -> Result<Sid, ParseSidError> {
+        let not = || ParseSidError(text.into());
         if text.len() != TEXT_CHARS || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return Err(not());
         }
@@ -167,7 +167,7 @@ mod tests {
         // The last character encodes only four bits.
         for not in ["", "aaaaaaaaaaaa", "aaaaaaaaaaaaaa", "7777777777777", "AAAAAAAAAAAAA", "aaaaaa1aaaaaa", "aaaaaaä"]
         {
-            assert_eq!(not.parse::<Sid>(), Err(NotASid(not.into())));
+            assert_eq!(not.parse::<Sid>(), Err(ParseSidError(not.into())));
         }
     }
 

@@ -332,35 +332,35 @@ impl Effect {
             (true, false) => return Some(Effect::NoLongerWouldDeny),
             (true, true) | (false, false) => {}
         }
-        let is_same = Decisive::of(&before.egress) == Decisive::of(&after.egress)
-            && Decisive::of(&before.ingress) == Decisive::of(&after.ingress);
+        let is_same = DecidingRule::of(&before.egress) == DecidingRule::of(&after.egress)
+            && DecidingRule::of(&before.ingress) == DecidingRule::of(&after.ingress);
         (!is_same).then_some(Effect::OtherRule)
     }
 }
 
 /// Decision of a side: the variant and its rule. The closest rule and further policies that isolate decide nothing.
 #[derive(Debug, PartialEq)]
-enum Decisive {
+enum DecidingRule {
     Nothing,
     Rule(&'static str, String),
     NoRule(&'static str),
 }
 
-impl Decisive {
-    fn of(side: &SideVerdict) -> Decisive {
+impl DecidingRule {
+    fn of(side: &SideVerdict) -> DecidingRule {
         match side {
             SideVerdict::NotAPod | SideVerdict::NotIsolated | SideVerdict::Itself | SideVerdict::OwnNode => {
-                Decisive::Nothing
+                DecidingRule::Nothing
             }
-            SideVerdict::Allowed { isolated_by: _, rule } => Decisive::Rule("allowed", rule.to_string()),
-            SideVerdict::WouldAllow { audited_by: _, rule } => Decisive::Rule("would allow", rule.to_string()),
-            SideVerdict::Accepted { rule } => Decisive::Rule("accepted", rule.to_string()),
-            SideVerdict::DeniedByRule { rule } => Decisive::Rule("denied", rule.to_string()),
-            SideVerdict::WouldAccept { rule } => Decisive::Rule("would accept", rule.to_string()),
-            SideVerdict::WouldDenyByRule { rule } => Decisive::Rule("would deny", rule.to_string()),
-            SideVerdict::Denied { .. } => Decisive::NoRule("denied"),
-            SideVerdict::WouldDeny { .. } => Decisive::NoRule("would deny"),
-            SideVerdict::Unreadable { .. } => Decisive::NoRule("unreadable"),
+            SideVerdict::Allowed { isolated_by: _, rule } => DecidingRule::Rule("allowed", rule.to_string()),
+            SideVerdict::WouldAllow { audited_by: _, rule } => DecidingRule::Rule("would allow", rule.to_string()),
+            SideVerdict::Accepted { rule } => DecidingRule::Rule("accepted", rule.to_string()),
+            SideVerdict::DeniedByRule { rule } => DecidingRule::Rule("denied", rule.to_string()),
+            SideVerdict::WouldAccept { rule } => DecidingRule::Rule("would accept", rule.to_string()),
+            SideVerdict::WouldDenyByRule { rule } => DecidingRule::Rule("would deny", rule.to_string()),
+            SideVerdict::Denied { .. } => DecidingRule::NoRule("denied"),
+            SideVerdict::WouldDeny { .. } => DecidingRule::NoRule("would deny"),
+            SideVerdict::Unreadable { .. } => DecidingRule::NoRule("unreadable"),
         }
     }
 }

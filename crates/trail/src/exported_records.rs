@@ -96,7 +96,7 @@ fn current(epochs: &mut Vec<Epoch>, epoch: u64) -> &mut Epoch {
 
 /// Export marks of the received records.
 #[derive(Debug)]
-pub struct Book {
+pub struct ExportProgress {
     windows: BTreeMap<Timestamp, Vec<bool>>,
     nodes: HashMap<Arc<str>, Vec<Epoch>>,
     excess: Excess,
@@ -115,11 +115,11 @@ pub struct Book {
     awaited: BTreeMap<Arc<str>, EpochPosition>,
 }
 
-impl Book {
+impl ExportProgress {
     /// Without a position, windows before `since` count as exported: an earlier process may have exported them.
-    pub fn new(position: Option<ExportPosition>, since: Timestamp) -> Book {
+    pub fn new(position: Option<ExportPosition>, since: Timestamp) -> ExportProgress {
         let Some(ExportPosition { pass, window, nodes, excess }) = position else {
-            return Book {
+            return ExportProgress {
                 windows: BTreeMap::new(),
                 nodes: HashMap::new(),
                 excess: Excess::new(),
@@ -141,7 +141,7 @@ impl Book {
         let awaited = nodes.iter().filter_map(last).collect();
         let epoch = |position| Epoch { position, pending: VecDeque::new() };
         let node = |(name, epochs): (_, Vec<EpochPosition>)| (name, epochs.into_iter().map(epoch).collect());
-        Book {
+        ExportProgress {
             windows: BTreeMap::new(),
             nodes: nodes.into_iter().map(node).collect(),
             excess: by_window,
@@ -157,8 +157,8 @@ impl Book {
 
     /// Numbers the next passes after `pass`.
     #[must_use]
-    pub fn after_pass(self, pass: u64) -> Book {
-        Book { pass: self.pass.max(pass), ..self }
+    pub fn after_pass(self, pass: u64) -> ExportProgress {
+        ExportProgress { pass: self.pass.max(pass), ..self }
     }
 
     /// Records the arrival of a stored record. Must be called once per record, in order of arrival.
@@ -212,7 +212,7 @@ impl Book {
         self.excess.get(&window).cloned().unwrap_or_default()
     }
 
-    /// Marks the due windows as exported, except records that arrived after [`Book::due`], and stores their excess.
+    /// Marks the due windows as exported, except records that arrived after [`ExportProgress::due`], and stores their excess.
     pub fn exported(&mut self, due: &[DueWindow], excess: Vec<(Timestamp, BTreeMap<EdgeKey, RecordTotals>)>) {
         for DueWindow { window, exported, is_late: _ } in due {
             if let Some(marks) = self.windows.get_mut(window) {
@@ -229,7 +229,7 @@ impl Book {
     }
 
     /// The position to write once the windows before `settled` are exported. Must be called under the same lock as
-    /// [`Book::due`], so that both cover the same records.
+    /// [`ExportProgress::due`], so that both cover the same records.
     pub fn advance(&mut self, settled: Timestamp) -> ExportPosition {
         self.passed = settled;
         self.pass += 1;

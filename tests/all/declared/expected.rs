@@ -13,15 +13,15 @@ use serde_json::json;
 
 /// The share of the pairs of pods between which traffic is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Over {
+pub(super) enum PairedFamilies {
     None,
     Some,
     All,
 }
 
-impl Over {
-    fn join(self, other: Over) -> Over {
-        if self == other { self } else { Over::Some }
+impl PairedFamilies {
+    fn join(self, other: PairedFamilies) -> PairedFamilies {
+        if self == other { self } else { PairedFamilies::Some }
     }
 }
 
@@ -47,11 +47,11 @@ impl Traffics {
 pub(super) struct ExpectedEdges {
     pub(super) egress_governed: BTreeSet<ObjectName>,
     pub(super) ingress_governed: BTreeSet<ObjectName>,
-    pub(super) pairs: BTreeMap<(ObjectName, ObjectName), BTreeMap<Traffic, Over>>,
+    pub(super) pairs: BTreeMap<(ObjectName, ObjectName), BTreeMap<Traffic, PairedFamilies>>,
     /// Governed workloads with addresses outside, by whether the workload is the source.
-    pub(super) outside: BTreeMap<(ObjectName, bool, IpAddr), BTreeMap<Traffic, Over>>,
+    pub(super) outside: BTreeMap<(ObjectName, bool, IpAddr), BTreeMap<Traffic, PairedFamilies>>,
     /// The same with remote sets, over those of their addresses that no pod of this cluster has.
-    pub(super) remote: BTreeMap<(ObjectName, bool, RemoteSet), BTreeMap<Traffic, Over>>,
+    pub(super) remote: BTreeMap<(ObjectName, bool, RemoteSet), BTreeMap<Traffic, PairedFamilies>>,
 }
 
 /// The node of all pods, so that it judges both sides of every flow.
@@ -91,7 +91,9 @@ impl ExpectedEdges {
             let ask = |source: IpAddr, destination: IpAddr| {
                 judge(&world, NODE, &Probe { source, destination, protocol: *protocol, port: *port })
             };
-            let over = |sides: [Side; 2]| if sides.contains(&Side::Denied) { Over::None } else { Over::All };
+            let over = |sides: [Side; 2]| {
+                if sides.contains(&Side::Denied) { PairedFamilies::None } else { PairedFamilies::All }
+            };
             for (source, from) in &addresses {
                 for (destination, to) in addresses.iter().filter(|(d, _)| d.is_ipv4() == source.is_ipv4()) {
                     // An edge of a workload with itself is about two of its pods, not about a pod with itself.

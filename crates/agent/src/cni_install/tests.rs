@@ -216,7 +216,7 @@ fn rewrite_waits_for_concurrent_in_place_write() {
                 Some(std::thread::spawn(move || io::Write::write_all(&mut file, b"theirs").unwrap()));
         }
         match text {
-            "" => Err(Unusable::Odd("empty")),
+            "" => Err(Unusable::UnexpectedShape("empty")),
             text => Ok((!text.ends_with('!')).then(|| format!("{text}!"))),
         }
     });

@@ -52,7 +52,7 @@ impl<'a> Document<'a> {
         let ObjectFields(fields) = serde_json::from_str(text).map_err(|e| Unusable::Malformed(e.to_string()))?;
         for key in ["type", "plugins", "cniVersion", "cniVersions"] {
             if fields.iter().filter(|(name, _)| name == key).count() > 1 {
-                return Err(Unusable::Odd("duplicate key"));
+                return Err(Unusable::UnexpectedShape("duplicate key"));
             }
         }
         Ok(Document { text, fields })
@@ -67,15 +67,16 @@ impl<'a> Document<'a> {
     }
 
     pub(super) fn plugins(&self) -> Result<Vec<ConflistPlugin>, Unusable> {
-        let list = self.field("plugins").ok_or(Unusable::Odd("missing list 'plugins'"))?;
+        let list = self.field("plugins").ok_or(Unusable::UnexpectedShape("missing list 'plugins'"))?;
         let elements: Vec<&RawValue> =
-            serde_json::from_str(list.get()).map_err(|_| Unusable::Odd("'plugins' is not a list"))?;
+            serde_json::from_str(list.get()).map_err(|_| Unusable::UnexpectedShape("'plugins' is not a list"))?;
         elements.into_iter().map(|element| self.plugin(element)).collect()
     }
 
     fn plugin(&self, element: &'a RawValue) -> Result<ConflistPlugin, Unusable> {
-        let parsed = Document::parse(element.get()).map_err(|_| Unusable::Odd("a plugin is not an object"))?;
-        let kind = parsed.text_field("type").ok_or(Unusable::Odd("a plugin without type"))?;
+        let parsed =
+            Document::parse(element.get()).map_err(|_| Unusable::UnexpectedShape("a plugin is not an object"))?;
+        let kind = parsed.text_field("type").ok_or(Unusable::UnexpectedShape("a plugin without type"))?;
         let first_value = parsed.fields.first().map(|(_, value)| self.position(value));
         let start = self.position(element);
         Ok(ConflistPlugin { kind, span: start..start + element.get().len(), first_value })

@@ -70,7 +70,8 @@ impl NameLearning {
         (self.stale, self.unpruned) = (true, true);
     }
 
-    fn follow(&mut self, state: &ClusterState) {
+    /// Collects the domain names of the policies again after a change of cluster policies.
+    fn refresh_patterns(&mut self, state: &ClusterState) {
         if std::mem::take(&mut self.stale) {
             self.patterns = state.domain_names().cloned().collect();
         }
@@ -117,7 +118,7 @@ impl Reconciler {
     /// Learns the addresses of answers.
     pub(crate) fn learn(&mut self, answers: Vec<CopiedAnswer>, now: Instant) {
         let mut changed = false;
-        self.names.follow(self.model.state());
+        self.names.refresh_patterns(self.model.state());
         for CopiedAnswer { resolver, answer, at } in answers {
             let is_trusted = self.names.resolvers.trusts(self.model.state(), resolver);
             let matching = if is_trusted { self.names.matching(&answer.name) } else { None };
@@ -170,7 +171,7 @@ impl Reconciler {
         let mut gone = self.names.table.expire(now);
         if self.must_prune_names() {
             self.names.unpruned = false;
-            self.names.follow(self.model.state());
+            self.names.refresh_patterns(self.model.state());
             let mut table = std::mem::take(&mut self.names.table);
             gone.extend(table.retain(|name| self.names.matching(name).is_some()));
             self.names.table = table;

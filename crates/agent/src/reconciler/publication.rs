@@ -251,7 +251,7 @@ impl Publication {
     pub(super) fn publish(&mut self, kernel_generation: Option<u32>, policy_generation: Option<u32>, now: Instant) {
         self.status.kernel_generation = kernel_generation;
         self.status.policy_generation = policy_generation.filter(|_| self.status.in_force);
-        self.status.turned = Some(now);
+        self.status.last_iteration = Some(now);
         self.readers.send_replace(Arc::new(self.status.clone()));
     }
 }

@@ -11,7 +11,7 @@ const WINDOWS: i64 = 4;
 
 /// Connections of two nodes, which both report.
 #[derive(Debug, Clone, Copy)]
-struct Talk {
+struct Conversation {
     client: usize,
     server: usize,
     window: i64,
@@ -20,41 +20,57 @@ struct Talk {
 }
 
 /// The records of each node, in the order of its windows.
-fn records(talks: &[Talk]) -> [Vec<FlowRecord>; 3] {
+fn records(conversations: &[Conversation]) -> [Vec<FlowRecord>; 3] {
     std::array::from_fn(|node| {
         let mut records: Vec<FlowRecord> = Vec::new();
         for number in 0..WINDOWS {
             for service in [true, false] {
-                let mine = |talk: &&Talk| talk.window == number && talk.client == node && talk.service == service;
+                let mine = |conversation: &&Conversation| {
+                    conversation.window == number && conversation.client == node && conversation.service == service
+                };
                 records.extend(sum(
-                    talks.iter().filter(mine).filter(|talk| talk.server != node),
+                    conversations.iter().filter(mine).filter(|conversation| conversation.server != node),
                     node,
                     number,
                     service,
                 ));
                 records.extend(sum(
-                    talks.iter().filter(mine).filter(|talk| talk.server == node),
+                    conversations.iter().filter(mine).filter(|conversation| conversation.server == node),
                     node,
                     number,
                     service,
                 ));
             }
             // The server's node does not know the Service.
-            let theirs =
-                talks.iter().filter(|talk| talk.window == number && talk.server == node && talk.client != node);
+            let theirs = conversations.iter().filter(|conversation| {
+                conversation.window == number && conversation.server == node && conversation.client != node
+            });
             records.extend(sum(theirs, node, number, false));
         }
         records
     })
 }
 
-fn sum<'a>(talks: impl Iterator<Item = &'a Talk>, node: usize, number: i64, service: bool) -> Option<FlowRecord> {
-    let talks: Vec<&Talk> = talks.collect();
-    let names = |end: fn(&Talk) -> usize| talks.iter().map(|talk| NODES[end(talk)]).collect::<Vec<&str>>();
-    let count = talks.iter().map(|talk| talk.count).sum();
-    let sum = record(NODES[node], number, &names(|talk| talk.client), &names(|talk| talk.server), count);
+fn sum<'a>(
+    conversations: impl Iterator<Item = &'a Conversation>,
+    node: usize,
+    number: i64,
+    service: bool,
+) -> Option<FlowRecord> {
+    let conversations: Vec<&Conversation> = conversations.collect();
+    let names = |end: fn(&Conversation) -> usize| {
+        conversations.iter().map(|conversation| NODES[end(conversation)]).collect::<Vec<&str>>()
+    };
+    let count = conversations.iter().map(|conversation| conversation.count).sum();
+    let sum = record(
+        NODES[node],
+        number,
+        &names(|conversation| conversation.client),
+        &names(|conversation| conversation.server),
+        count,
+    );
     let sum = if service { with_service(sum, "db") } else { sum };
-    (!talks.is_empty()).then_some(sum)
+    (!conversations.is_empty()).then_some(sum)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,14 +98,14 @@ struct Agent {
 
 /// Model of an aggregator with its exporter.
 struct Aggregator {
-    book: Book,
+    progress: ExportProgress,
     store: BTreeMap<Timestamp, Vec<FlowRecord>>,
     received: [usize; 3],
 }
 
 impl Aggregator {
     fn new(position: Option<ExportPosition>) -> Aggregator {
-        Aggregator { book: Book::new(position, Timestamp::MIN), store: BTreeMap::new(), received: [0; 3] }
+        Aggregator { progress: ExportProgress::new(position, Timestamp::MIN), store: BTreeMap::new(), received: [0; 3] }
     }
 
     fn deliver(&mut self, node: usize, agent: &mut Agent, records: &[FlowRecord], count: usize) {
@@ -97,7 +113,7 @@ impl Aggregator {
         let end = records.len().min(begin + count);
         for (index, record) in records.iter().enumerate().take(end).skip(begin) {
             self.store.entry(record.window).or_default().push(record.clone());
-            self.book.record_arrival(&record.node, agent.epoch, (index - agent.lost) as u64 + 1, record.window);
+            self.progress.record_arrival(&record.node, agent.epoch, (index - agent.lost) as u64 + 1, record.window);
         }
         self.received[node] = end.max(begin);
         agent.sent = agent.sent.max(end);
@@ -106,8 +122,8 @@ impl Aggregator {
     /// Number of connections on the lines of a pass, and the position after the pass.
     fn pass(&mut self, settled: i64) -> (u64, ExportPosition) {
         let kept = self.store.keys().copied().collect();
-        let due = self.book.due(window(settled), &kept);
-        let mut position = self.book.advance(window(settled));
+        let due = self.progress.due(window(settled), &kept);
+        let mut position = self.progress.advance(window(settled));
         let (mut started, mut excess) = (0, Vec::new());
         for window in &due {
             let records = self.store[&window.window].iter().zip(&window.exported);
@@ -116,22 +132,22 @@ impl Aggregator {
                 .collect();
             let mut state = WindowState {
                 is_late: window.is_late,
-                unknown_nodes: self.book.unknown_nodes(window.window),
-                excess: self.book.excess(window.window),
+                unknown_nodes: self.progress.unknown_nodes(window.window),
+                excess: self.progress.excess(window.window),
             };
             let lines = new_lines(&records, &mut state);
             started += lines.records.iter().map(|line| line.joined.record.connections.started).sum::<u64>();
             excess.push((window.window, state.excess));
         }
-        self.book.exported(&due, excess);
-        position.excess = self.book.all_excess();
+        self.progress.exported(&due, excess);
+        position.excess = self.progress.all_excess();
         (started, position)
     }
 }
 
-fn talk() -> impl Strategy<Value = Talk> {
+fn conversation() -> impl Strategy<Value = Conversation> {
     (0..3usize, 0..3usize, 0..WINDOWS, any::<bool>(), 1..9u64)
-        .prop_map(|(client, server, window, service, count)| Talk { client, server, window, service, count })
+        .prop_map(|(client, server, window, service, count)| Conversation { client, server, window, service, count })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -149,9 +165,9 @@ proptest! {
 
     /// Exported lines count each connection of the nodes, despite late records, and restarts of the aggregator and of agents.
     #[test]
-    fn trail_has_each_connection_once(talks in vec(talk(), 0..12), steps in vec(step(), 0..24)) {
-        let made = records(&talks);
-        let total: u64 = talks.iter().map(|talk| talk.count).sum();
+    fn trail_has_each_connection_once(conversations in vec(conversation(), 0..12), steps in vec(step(), 0..24)) {
+        let made = records(&conversations);
+        let total: u64 = conversations.iter().map(|conversation| conversation.count).sum();
         let (mut aggregator, mut position) = (Aggregator::new(None), None);
         let mut agents = [const { Agent { epoch: 100, lost: 0, sent: 0 } }; 3];
         let (mut exported, mut settled, mut is_incomplete) = (0, 0, false);
@@ -208,43 +224,43 @@ proptest! {
 
 #[test]
 fn windows_before_start_are_not_exported_without_position() {
-    let mut book = Book::new(None, window(2));
+    let mut progress = ExportProgress::new(None, window(2));
     let node = Arc::from("n1");
     for (sequence, number) in [(1, 0), (2, 2)] {
-        book.record_arrival(&node, 1, sequence, window(number));
+        progress.record_arrival(&node, 1, sequence, window(number));
     }
     let kept = [window(0), window(2)].into();
-    assert_eq!(book.due(window(9), &kept).iter().map(|due| due.window).collect::<Vec<_>>(), [window(2)]);
-    assert_eq!(book.evicted(), 0);
+    assert_eq!(progress.due(window(9), &kept).iter().map(|due| due.window).collect::<Vec<_>>(), [window(2)]);
+    assert_eq!(progress.evicted(), 0);
 }
 
 #[test]
 fn evicted_records_are_counted_once() {
-    let mut book = Book::new(None, Timestamp::MIN);
+    let mut progress = ExportProgress::new(None, Timestamp::MIN);
     let node = Arc::from("n1");
-    book.record_arrival(&node, 1, 1, window(0));
-    book.record_arrival(&node, 1, 2, window(1));
+    progress.record_arrival(&node, 1, 1, window(0));
+    progress.record_arrival(&node, 1, 2, window(1));
     for _ in 0..2 {
-        let due = book.due(window(9), &[window(1)].into());
-        assert_eq!((due.len(), book.evicted()), (1, 1));
+        let due = progress.due(window(9), &[window(1)].into());
+        assert_eq!((due.len(), progress.evicted()), (1, 1));
     }
 }
 
 #[test]
 fn earlier_life_of_agent_is_exported_as_new() {
     let node: Arc<str> = "n1".into();
-    let mut book = Book::new(None, Timestamp::MIN);
-    book.record_arrival(&node, 2, 1, window(0));
-    let due = book.due(window(1), &[window(0)].into());
-    let position = book.advance(window(1));
-    book.exported(&due, vec![]);
+    let mut progress = ExportProgress::new(None, Timestamp::MIN);
+    progress.record_arrival(&node, 2, 1, window(0));
+    let due = progress.due(window(1), &[window(0)].into());
+    let position = progress.advance(window(1));
+    progress.exported(&due, vec![]);
     assert_eq!(position.nodes[&node][0].sequence, 1);
-    let mut book = Book::new(Some(position), Timestamp::MIN);
+    let mut progress = ExportProgress::new(Some(position), Timestamp::MIN);
     // A resent record, a record of another epoch, and a new record of the same epoch.
-    book.record_arrival(&node, 2, 1, window(0));
-    book.record_arrival(&node, 1, 1, window(0));
-    book.record_arrival(&node, 2, 2, window(0));
-    let due = book.due(window(1), &[window(0)].into());
+    progress.record_arrival(&node, 2, 1, window(0));
+    progress.record_arrival(&node, 1, 1, window(0));
+    progress.record_arrival(&node, 2, 2, window(0));
+    let due = progress.due(window(1), &[window(0)].into());
     assert_eq!(due[0].exported, [true, false, false]);
     assert!(due[0].is_late);
 }
@@ -252,34 +268,34 @@ fn earlier_life_of_agent_is_exported_as_new() {
 #[test]
 fn lower_epoch_is_exported_once_across_restart() {
     let node: Arc<str> = "n1".into();
-    let mut book = Book::new(None, Timestamp::MIN);
+    let mut progress = ExportProgress::new(None, Timestamp::MIN);
     // The clock of the agent was ahead at its start, and is set back before the next one.
     for (epoch, number) in [(200, 0), (100, 2)] {
-        book.record_arrival(&node, epoch, 1, window(number));
-        let due = book.due(window(number + 1), &[window(0), window(2)].into());
+        progress.record_arrival(&node, epoch, 1, window(number));
+        let due = progress.due(window(number + 1), &[window(0), window(2)].into());
         assert_eq!(due.len(), 1);
-        drop(book.advance(window(number + 1)));
-        book.exported(&due, vec![]);
+        drop(progress.advance(window(number + 1)));
+        progress.exported(&due, vec![]);
     }
-    let position = book.advance(window(3));
+    let position = progress.advance(window(3));
     // The aggregator restarts, and the agent resends the record.
-    let mut book = Book::new(Some(position), Timestamp::MIN);
-    assert!(book.awaits_agents(window(2)));
-    book.record_arrival(&node, 100, 1, window(2));
-    assert!(!book.awaits_agents(Timestamp::MIN));
-    assert_eq!(book.due(window(3), &[window(2)].into()), [], "exported twice");
-    assert_eq!(book.unknown_nodes(window(2)), [].into());
-    assert_eq!(book.unknown_nodes(window(0)), [node].into(), "the ended agent cannot resend its record");
+    let mut progress = ExportProgress::new(Some(position), Timestamp::MIN);
+    assert!(progress.awaits_agents(window(2)));
+    progress.record_arrival(&node, 100, 1, window(2));
+    assert!(!progress.awaits_agents(Timestamp::MIN));
+    assert_eq!(progress.due(window(3), &[window(2)].into()), [], "exported twice");
+    assert_eq!(progress.unknown_nodes(window(2)), [].into());
+    assert_eq!(progress.unknown_nodes(window(0)), [node].into(), "the ended agent cannot resend its record");
 }
 
 #[test]
 fn epochs_of_a_node_are_bounded() {
     let node: Arc<str> = "n1".into();
-    let mut book = Book::new(None, Timestamp::MIN);
+    let mut progress = ExportProgress::new(None, Timestamp::MIN);
     for epoch in 0..20 {
-        book.record_arrival(&node, epoch, 1, window(20 - epoch as i64));
+        progress.record_arrival(&node, epoch, 1, window(20 - epoch as i64));
     }
-    let position = book.advance(window(30));
+    let position = progress.advance(window(30));
     let epochs = &position.nodes[&node];
     assert_eq!((epochs.len(), epochs[0].newest), (MOST_EPOCHS, window(20)));
 }
@@ -287,14 +303,14 @@ fn epochs_of_a_node_are_bounded() {
 #[test]
 fn positions_outlive_a_clock_that_is_ahead() {
     let node: Arc<str> = "n1".into();
-    let mut book = Book::new(None, Timestamp::MIN);
-    book.record_arrival(&node, 1, 1, window(0));
+    let mut progress = ExportProgress::new(None, Timestamp::MIN);
+    progress.record_arrival(&node, 1, 1, window(0));
     let ahead = window(0) + SignedDuration::from_hours(24);
-    let due = book.due(ahead, &[window(0)].into());
-    let position = book.advance(ahead);
-    book.exported(&due, vec![]);
+    let due = progress.due(ahead, &[window(0)].into());
+    let position = progress.advance(ahead);
+    progress.exported(&due, vec![]);
     // The clock is set back, the aggregator restarts, and the agent resends the record.
-    let mut book = Book::new(Some(position), Timestamp::MIN);
-    book.record_arrival(&node, 1, 1, window(0));
-    assert_eq!(book.due(window(1), &[window(0)].into()), []);
+    let mut progress = ExportProgress::new(Some(position), Timestamp::MIN);
+    progress.record_arrival(&node, 1, 1, window(0));
+    assert_eq!(progress.due(window(1), &[window(0)].into()), []);
 }

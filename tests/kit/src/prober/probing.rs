@@ -24,18 +24,18 @@ const PORT: u16 = 9;
 /// Running probes, which [`Probes::end`] stops.
 pub struct Probes<'lab> {
     lab: &'lab Lab,
-    over: Over,
+    stop: StopOnDrop,
     senders: Vec<JoinHandle<Sent>>,
     cut: Vec<JoinHandle<u64>>,
-    talks: Vec<JoinHandle<Talk>>,
+    conversations: Vec<JoinHandle<Conversation>>,
     /// Pairs of source and destination between which nothing may arrive.
     silent: Vec<(IpAddr, IpAddr)>,
 }
 
 /// Stops the threads on drop, also if a test fails.
-struct Over(Arc<AtomicBool>);
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for Over {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Drop for Over {
 
 /// Statistics of a flow that must stay alive.
 #[derive(Debug, Clone, Copy, Default)]
-struct Talk {
+struct Conversation {
     round_trips: u64,
     longest_gap: Duration,
 }
@@ -67,7 +67,7 @@ impl<'lab> Probes<'lab> {
     /// are counted). Flows of `alive` must stay alive. At each end of a denied pair all packets from the other end are
     /// counted, so nothing else may be allowed between them.
     pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probes<'lab> {
-        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let mut silent = denied.to_vec();
         for flow in &cut {
             let [client, server] = flow.addresses();
@@ -80,12 +80,12 @@ impl<'lab> Probes<'lab> {
             lab.in_namespace_of(places[0], || count_arrivals(&places));
         }
         let sender = |(from, to): (IpAddr, IpAddr)| {
-            let over = over.clone();
+            let stop = stop.clone();
             // A new thread starts in the namespace of its creator.
             lab.in_namespace_of(from, || {
                 std::thread::spawn(move || {
                     let mut shots = Shots::new(Some(from), SocketAddr::new(to, PORT));
-                    while !over.load(Ordering::Relaxed) || shots.sent().datagrams < AT_LEAST {
+                    while !stop.load(Ordering::Relaxed) || shots.sent().datagrams < AT_LEAST {
                         shots.fire();
                         std::thread::sleep(BETWEEN_SHOTS);
                     }
@@ -94,9 +94,9 @@ impl<'lab> Probes<'lab> {
             })
         };
         let senders = denied.iter().copied().map(sender).collect();
-        let cut = cut.into_iter().map(|flow| spawn(&over, |over| keep_probing(flow, over))).collect();
-        let talks = alive.into_iter().map(|flow| spawn(&over, |over| talk(flow, over))).collect();
-        Probes { lab, over: Over(over), senders, cut, talks, silent }
+        let cut = cut.into_iter().map(|flow| spawn(&stop, |stop| keep_probing(flow, stop))).collect();
+        let conversations = alive.into_iter().map(|flow| spawn(&stop, |stop| converse(flow, stop))).collect();
+        Probes { lab, stop: StopOnDrop(stop), senders, cut, conversations, silent }
     }
 
     /// Stops all threads and returns the results.
@@ -104,37 +104,38 @@ impl<'lab> Probes<'lab> {
     /// # Panics
     /// If a flow that must stay alive has lost a datagram, or was silent for too long.
     pub fn end(self) -> ProbeReport {
-        drop(self.over);
+        drop(self.stop);
         let mut sent = Sent::default();
         for one in self.senders.into_iter().map(|s| s.join().expect("a sender sends")) {
             sent.datagrams += one.datagrams;
             sent.connections += one.connections;
         }
         let sent_on_cut = self.cut.into_iter().map(|c| c.join().expect("a probe of a cut flow")).sum();
-        let talks: Vec<Talk> = self.talks.into_iter().map(|t| t.join().expect("a flow lives")).collect();
+        let conversations: Vec<Conversation> =
+            self.conversations.into_iter().map(|t| t.join().expect("a flow lives")).collect();
         let mut leaked = Vec::new();
         for (from, to) in self.silent {
             if let Some(arrived) = self.lab.in_namespace_of(to, arrivals).get(&from) {
                 leaked.push(format!("{from} to {to}: {arrived:?}"));
             }
         }
-        let round_trips = talks.iter().map(|t| t.round_trips).sum();
-        let longest_gap = talks.iter().map(|t| t.longest_gap).max().unwrap_or(Duration::ZERO);
+        let round_trips = conversations.iter().map(|t| t.round_trips).sum();
+        let longest_gap = conversations.iter().map(|t| t.longest_gap).max().unwrap_or(Duration::ZERO);
         ProbeReport { sent, sent_on_cut, leaked, round_trips, longest_gap }
     }
 }
 
 fn spawn<T: Send + 'static>(
-    over: &Arc<AtomicBool>,
+    stop: &Arc<AtomicBool>,
     work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
 ) -> JoinHandle<T> {
-    let over = over.clone();
-    std::thread::spawn(move || work(&over))
+    let stop = stop.clone();
+    std::thread::spawn(move || work(&stop))
 }
 
-fn keep_probing(mut flow: Flow, over: &AtomicBool) -> u64 {
+fn keep_probing(mut flow: Flow, stop: &AtomicBool) -> u64 {
     let mut sent = 0;
-    while !over.load(Ordering::Relaxed) || sent < AT_LEAST {
+    while !stop.load(Ordering::Relaxed) || sent < AT_LEAST {
         for way in Way::BOTH {
             flow.send(way);
             sent += 1;
@@ -144,17 +145,17 @@ fn keep_probing(mut flow: Flow, over: &AtomicBool) -> u64 {
     sent
 }
 
-fn talk(mut flow: Flow, over: &AtomicBool) -> Talk {
-    let mut talk = Talk::default();
+fn converse(mut flow: Flow, stop: &AtomicBool) -> Conversation {
+    let mut conversation = Conversation::default();
     let mut last = Instant::now();
-    while !over.load(Ordering::Relaxed) || talk.round_trips < AT_LEAST {
+    while !stop.load(Ordering::Relaxed) || conversation.round_trips < AT_LEAST {
         for way in Way::BOTH {
             flow.assert_alive(way);
-            talk.longest_gap = talk.longest_gap.max(last.elapsed());
+            conversation.longest_gap = conversation.longest_gap.max(last.elapsed());
             last = Instant::now();
         }
-        talk.round_trips += 1;
+        conversation.round_trips += 1;
         std::thread::sleep(BETWEEN_MESSAGES);
     }
-    talk
+    conversation
 }

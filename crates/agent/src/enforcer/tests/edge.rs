@@ -148,7 +148,7 @@ fn vanished_interface_is_tried_again_after_another_attachment() {
         let ip = |words: &str| std::process::Command::new("ip").args(words.split(' ')).status();
         assert!(ip(&format!("link add {VANISHED} type veth peer name peer")).expect("iproute2").success());
         let changed = state.attach(Attachment { since: 3, ..attachment(2, VANISHED, false) });
-        enforcer.follow(&changed);
+        enforcer.record_delta(&changed);
         enforce(&mut enforcer, &state).expect("a change");
         assert_eq!(at_interfaces(&mut enforcer), [PRESENT, VANISHED]);
     });
