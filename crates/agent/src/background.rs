@@ -29,7 +29,7 @@ impl<T: Send + 'static> Background<T> {
         let (sender, receiver) = oneshot::channel();
         std::thread::Builder::new().name(name.into()).spawn(move || {
             if sender.send(work()).is_err() {
-                tracing::debug!("nothing awaits the outcome of a thread any more");
+                tracing::debug!("the result of a thread was discarded: its receiver was dropped");
             }
         })?;
         self.running = Some(receiver);

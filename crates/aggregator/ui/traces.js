@@ -6,15 +6,15 @@ import { verdict } from "./parts.js";
 
 const WORDS = {
   "not-a-pod": ["allowed", "not a pod: no policy applies"],
-  "not-isolated": ["allowed", "no policy isolates it in this direction"],
+  "not-isolated": ["allowed", "no policy isolates the pod in this direction"],
   itself: ["allowed", "the pod itself"],
   "own-node": ["allowed", "the pod's own node"],
   allowed: ["allowed", "a rule allows it"],
   denied: ["denied", "no rule matches, or a rule denies it"],
   "would-allow": ["allowed", "policies in audit would allow it"],
   "would-deny": ["would-deny", "policies in audit would deny it"],
-  unreadable: ["denied", "a policy that was not understood denies it"],
-  unknown: ["allowed", "the policies that judged it are not known any more"],
+  unreadable: ["denied", "an invalid or unsupported policy denies it"],
+  unknown: ["allowed", "the policies that decided are no longer known"],
 };
 
 /** The trace of one side. */
@@ -31,7 +31,7 @@ export function trace(side, open = () => null) {
       text,
       side.enforcedHere || side.verdict === "not-a-pod"
         ? null
-        : h("span.soft", {}, " (its own node has not reported it)"),
+        : h("span.soft", {}, " (the node of this side has not reported the flow)"),
     ),
     hits(side.passedBy ?? [], "passed to the next tier", open),
     hits(side.enforced, "", open),
@@ -39,7 +39,7 @@ export function trace(side, open = () => null) {
   );
 }
 
-/** What only rules of cluster policies have: their name, their tier and an action. */
+/** The facts that only rules of cluster policies have: name, tier and action. */
 export function ruleFacts({ ruleName, tier, action }) {
   const facts = [ruleName ? `“${ruleName}”` : null, tier ? `${tier} tier` : null, tier ? action : null];
   const text = facts.filter((fact) => fact).join(", ");
@@ -63,7 +63,7 @@ function hits(list, stage, open) {
   return h("ul.hits", {}, ...items);
 }
 
-/** Text that is equal for traces of the same decision. */
+/** Key of a trace, which is equal for traces of the same decision. */
 export function traceKey(side) {
   const hit = ({ namespace, name, tier, rule, action }) => [namespace, name, tier, rule, action];
   const lists = [side.enforced, side.pending, side.passedBy ?? []];

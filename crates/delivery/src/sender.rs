@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_added_later_lack_later_records_only() {
+    fn server_added_later_misses_no_earlier_records() {
         let mut position = Position(None);
         assert_eq!(position.pass_dropped(100), 0);
         assert_eq!(position.pass_dropped(103), 3);

@@ -47,7 +47,7 @@ impl Socket {
     /// Sends messages as one datagram.
     pub fn send(&self, messages: &[u8]) -> io::Result<()> {
         let sent = send(&self.0, messages, SendFlags::empty())?;
-        if sent == messages.len() { Ok(()) } else { Err(io::Error::other("a netlink message was sent in part")) }
+        if sent == messages.len() { Ok(()) } else { Err(io::Error::other("a netlink message was sent only partially")) }
     }
 
     /// Receives a datagram.
@@ -58,7 +58,9 @@ impl Socket {
         let mut buffer = vec![0; DATAGRAM];
         let (_, length) = recv(&self.0, &mut buffer[..], RecvFlags::TRUNC)?;
         if length > buffer.len() {
-            return Err(io::Error::other(format!("a netlink datagram of {length} bytes")));
+            return Err(io::Error::other(format!(
+                "a netlink datagram has {length} bytes: expected at most {DATAGRAM}"
+            )));
         }
         buffer.truncate(length);
         Ok(buffer)

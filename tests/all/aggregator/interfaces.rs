@@ -179,7 +179,7 @@ fn follower_gets_number_of_evicted_records() {
     }
     agent.until_acknowledged();
     let evicted = aggregator.metric("ringfence_flows_evicted_records_total", &[]);
-    assert!(evicted > 0.0, "more than the memory holds");
+    assert!(evicted > 0.0, "no record was evicted");
     let (hubble_ring_buffer, mut lost) = (3, 0);
     while lost == 0 {
         let answer = Fields::read(&answers.next(Duration::from_secs(30)).unwrap().expect("an answer"));

@@ -55,7 +55,8 @@ impl FlowServer {
             Ok(true)
         })
         .await?;
-        serde_json::from_slice(&text).context("cannot decode the response; use the program of the aggregator's release")
+        serde_json::from_slice(&text)
+            .context("cannot decode the response; use ringfence of the same release as the aggregator")
     }
 
     /// Passes each record to `each`, page by page, until the last one or until `each` returns false.
@@ -85,7 +86,7 @@ impl FlowServer {
                 _ if is_enough => return Ok(()),
                 Some(PageEnd { next_page: Some(page) }) => parameters.push(("page", page)),
                 Some(PageEnd { next_page: None }) => return Ok(()),
-                None => bail!("the aggregator's response broke off"),
+                None => bail!("the aggregator's response ended early"),
             }
         }
     }
@@ -120,7 +121,8 @@ impl FlowServer {
                 bail!("the aggregator's response is too long");
             }
         }
-        serde_json::from_slice(&body).context("cannot decode the response; use the program of the aggregator's release")
+        serde_json::from_slice(&body)
+            .context("cannot decode the response; use ringfence of the same release as the aggregator")
     }
 
     /// Sends a request and returns the response, whose body is not read yet.

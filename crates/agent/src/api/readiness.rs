@@ -46,7 +46,7 @@ pub(crate) async fn readiness(
     let mut response = server.open("/v1/readiness", &parameters, (READ_TIMEOUT, None)).await?;
     let mut body = Vec::new();
     while let Some(part) =
-        response.chunk().await.map_err(|error| error.without_url()).context("the aggregator's response broke off")?
+        response.chunk().await.map_err(|error| error.without_url()).context("the aggregator's response ended early")?
     {
         body.extend_from_slice(&part);
         if body.len() > LARGEST_BYTES {
@@ -54,7 +54,7 @@ pub(crate) async fn readiness(
         }
     }
     let report: ReadinessReport = serde_json::from_slice(&body)
-        .context("cannot decode the response; use the program of the aggregator's release")?;
+        .context("cannot decode the response; use ringfence of the same release as the aggregator")?;
     if !report.kept {
         bail!("the aggregator does not observe audited policies; start it with --edges on and --watch-policies on");
     }

@@ -66,7 +66,7 @@ pub(crate) fn head(node: &str, verdict: &TableVerdict, notes: &[String]) -> Stri
     match verdict {
         TableVerdict::Equal => text += &comment("", "the kernel has the same rules"),
         TableVerdict::Different { operations, more } => {
-            text += &comment("", "the kernel has OTHER rules; to get from them to the rules below it takes:");
+            text += &comment("", "the kernel has OTHER rules; these operations would restore the rules below:");
             for operation in operations {
                 text += &comment("  ", &shortened(operation));
             }
@@ -108,7 +108,7 @@ mod tests {
         let shown = head.replace(&"x".repeat(OPERATION_CHARACTERS), "xx");
         expect![[r#"
             # rules of node node-a, as the agent committed them
-            # the kernel has OTHER rules; to get from them to the rules below it takes:
+            # the kernel has OTHER rules; these operations would restore the rules below:
             #   delete table inet ringfence
             #   xx ...
             #   and 2 more operations

@@ -76,7 +76,7 @@ impl<'a> Document<'a> {
     fn plugin(&self, element: &'a RawValue) -> Result<ConflistPlugin, Unusable> {
         let parsed =
             Document::parse(element.get()).map_err(|_| Unusable::UnexpectedShape("a plugin is not an object"))?;
-        let kind = parsed.text_field("type").ok_or(Unusable::UnexpectedShape("a plugin without type"))?;
+        let kind = parsed.text_field("type").ok_or(Unusable::UnexpectedShape("a plugin has no 'type'"))?;
         let first_value = parsed.fields.first().map(|(_, value)| self.position(value));
         let start = self.position(element);
         Ok(ConflistPlugin { kind, span: start..start + element.get().len(), first_value })

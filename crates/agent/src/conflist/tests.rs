@@ -352,7 +352,7 @@ fn invalid_conflist_is_refused_with_reason() {
         (r#"{"cniVersion":"1.0.0","plugins":[]}"#, "the list of plugins is empty"),
         (r#"{"cniVersion":"1.0.0","plugins":[{"type":"ringfence-cni"}]}"#, "the list of plugins is empty"),
         (r#"{"cniVersion":"1.0.0","plugins":[1]}"#, "a plugin is not an object"),
-        (r#"{"cniVersion":"1.0.0","plugins":[{"name":"a"}]}"#, "a plugin without type"),
+        (r#"{"cniVersion":"1.0.0","plugins":[{"name":"a"}]}"#, "a plugin has no 'type'"),
         (r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}],"plugins":[]}"#, "duplicate key"),
         (r#"{"cniVersion":"0.2.0","plugins":[{"type":"a"}]}"#, "unsupported cniVersion 0.2.0"),
         (r#"{"plugins":[{"type":"a"}]}"#, "unsupported cniVersion 0.1.0"),

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn question_has_addresses_at_end_of_its_chain() {
+    fn answer_has_addresses_at_end_of_alias_chain() {
         let answers = vec![
             alias("WWW.Example.org", 60, "edge.example.net"),
             a("edge.example.net", 300, [192, 0, 2, 1]),
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), edits in prop::collection::vec((any::<usize>(), any::<u8>()), 0..8)) {
+        fn decoder_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..600), edits in prop::collection::vec((any::<usize>(), any::<u8>()), 0..8)) {
             drop(answer(&bytes));
             let mut whole = message("www.a.b", vec![alias("www.a.b", 5, "a.b"), a("a.b", 5, [192, 0, 2, 1])]);
             for (place, value) in edits {

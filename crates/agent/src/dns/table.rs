@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_bounded_by_name_and_in_all() {
+    fn addresses_are_bounded_per_name_and_in_total() {
         let (mut table, until) = (LearnedTable::default(), Instant::now());
         let mut learned = 0;
         for name in 0..100 {

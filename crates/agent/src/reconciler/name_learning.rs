@@ -194,9 +194,9 @@ impl Reconciler {
             }
             Some(_) | None => overfull.then(|| {
                 format!(
-                    "addresses of domain names were not learned, and stay closed: a name has at most \
-                     {MOST_ADDRESSES_OF_NAME}, all names have {MOST_ADDRESSES}, and names that only wildcards match \
-                     have {MOST_ADDRESSES_BELOW_WILDCARDS} of these"
+                    "addresses of domain names were refused at a limit, and stay denied: a name has at most \
+                     {MOST_ADDRESSES_OF_NAME} addresses, all names have {MOST_ADDRESSES}, and names that only \
+                     wildcards match have {MOST_ADDRESSES_BELOW_WILDCARDS} of these"
                 )
             }),
         };

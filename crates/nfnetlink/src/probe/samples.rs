@@ -9,11 +9,11 @@ use nft::{
 };
 
 fn name(text: &str) -> Name {
-    Name::new(text).expect("the samples' own names are names")
+    Name::new(text).expect("a valid name")
 }
 
 fn empty(table: fn(Name) -> Table) -> Ruleset {
-    Ruleset::new(table(name("feature-probe")), Comment::new("tries out what the kernel can do"))
+    Ruleset::new(table(name("feature-probe")), Comment::new("probes features of the kernel"))
 }
 
 fn with_chain(mut ruleset: Ruleset, chain: &str, hook: Option<Hook>, rules: Vec<Rule>) -> Ruleset {

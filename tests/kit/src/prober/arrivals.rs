@@ -55,7 +55,7 @@ pub fn arrivals() -> BTreeMap<IpAddr, PacketArrivals> {
         match protocol {
             "udp" => entry.datagrams += packets,
             "tcp" => entry.connections += packets,
-            other => panic!("nothing counts {other}"),
+            other => panic!("invalid protocol {other}: expected udp or tcp"),
         }
     }
     arrived

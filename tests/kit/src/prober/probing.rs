@@ -106,13 +106,13 @@ impl<'lab> Probes<'lab> {
     pub fn end(self) -> ProbeReport {
         drop(self.stop);
         let mut sent = Sent::default();
-        for one in self.senders.into_iter().map(|s| s.join().expect("a sender sends")) {
+        for one in self.senders.into_iter().map(|s| s.join().expect("a sender thread without a panic")) {
             sent.datagrams += one.datagrams;
             sent.connections += one.connections;
         }
         let sent_on_cut = self.cut.into_iter().map(|c| c.join().expect("a probe of a cut flow")).sum();
         let conversations: Vec<Conversation> =
-            self.conversations.into_iter().map(|t| t.join().expect("a flow lives")).collect();
+            self.conversations.into_iter().map(|t| t.join().expect("a thread without a panic")).collect();
         let mut leaked = Vec::new();
         for (from, to) in self.silent {
             if let Some(arrived) = self.lab.in_namespace_of(to, arrivals).get(&from) {

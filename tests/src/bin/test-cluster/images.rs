@@ -62,7 +62,7 @@ impl Images {
             empty(&unfinished)?;
             build_revision(&commit, &work_folder().join("tree"), &unfinished)
                 .with_context(|| format!("cannot build the image of revision {revision}"))?;
-            fs::rename(&unfinished, &image).context("cannot keep the image of the earlier revision")?;
+            fs::rename(&unfinished, &image).context("cannot rename the folder of the earlier revision's image")?;
         }
         cluster.image(PREVIOUS, &image, "/usr/local/bin/ringfence")?;
         let manifests = git(&["show", &format!("{commit}:deploy/install.yaml")])?.replace(CURRENT, PREVIOUS);

@@ -58,7 +58,7 @@ environment:
   PREVIOUS_REVISION  commit from which the upgrade starts (default: HEAD~1)
   POD_STARTS         pods that start in each test of pod starts (default: 100)
   E2E_TEST           the Kubernetes test binary e2e.test; without it the upstream suite is skipped
-  AGNHOST            docker archive of the agnhost image for it
+  AGNHOST            docker archive of the agnhost image for the upstream suite
 
 --keep leaves the cluster up, and --reuse runs on one that was left up; 'scripts/cluster down' removes it.
 ";

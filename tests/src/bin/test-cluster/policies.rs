@@ -83,7 +83,7 @@ pub(crate) fn check(stage: &Stage, flows: &[Flow]) -> anyhow::Result<()> {
         }
     }
     let some = wrong.iter().take(10).cloned().collect::<Vec<_>>().join("; ");
-    ensure!(wrong.is_empty(), "{} of {} requests ended wrong: {some}", wrong.len(), flows.len());
+    ensure!(wrong.is_empty(), "{} of {} requests had an unexpected result: {some}", wrong.len(), flows.len());
     Ok(())
 }
 
@@ -295,7 +295,7 @@ fn isolated_pods_reach_themselves(stage: &Stage) -> anyhow::Result<()> {
             }
         }
     }
-    wait_for("isolated pods reach themselves alone", IN_FORCE, || check(stage, &flows).map(Some))
+    wait_for("isolated pods reach only themselves", IN_FORCE, || check(stage, &flows).map(Some))
 }
 
 /// Repeats requests of friends until `done`; the first one without an answer is an error.

@@ -94,7 +94,7 @@ fn sums_are_bytes_of_all_records_within_bound() {
             total += 1_010 + server as u64;
         }
         let points = points(&mut sums, window(number));
-        assert!(points.len() <= 8, "seven series and that of the others");
+        assert!(points.len() <= 8, "seven series and the overflow series");
         assert_eq!(points.iter().map(bytes).sum::<u64>(), total, "window {number}");
     }
     let points = points(&mut sums, window(40));
@@ -104,7 +104,7 @@ fn sums_are_bytes_of_all_records_within_bound() {
 }
 
 #[test]
-fn pods_and_identities_make_no_series() {
+fn series_do_not_distinguish_pods_or_identities() {
     let mut sums = FlowBytes::new(10, window(0));
     let mut other = line(1, "db", 100, 0);
     Arc::make_mut(&mut other.joined.record.key).source.service = Some("shop/identity".into());
@@ -134,13 +134,13 @@ fn times_increase_if_clock_is_set_back() {
 }
 
 #[test]
-fn idle_series_gives_its_place_away() {
+fn new_series_replaces_expired_idle_series() {
     let mut sums = FlowBytes::new(1, window(0));
     sums.add(&line(1, "db", 100, 0), window(1));
     points(&mut sums, window(1));
     sums.expire(window(2));
     sums.add(&line(2, "cache", 5, 0), window(2));
-    assert_eq!(points(&mut sums, window(2)).iter().map(bytes).collect::<Vec<_>>(), [100, 5], "the place is taken");
+    assert_eq!(points(&mut sums, window(2)).iter().map(bytes).collect::<Vec<_>>(), [100, 5], "no free series");
     // A series without bytes expires after 240 windows, which are an hour.
     sums.expire(window(241));
     sums.add(&line(241, "cache", 7, 0), window(241));
