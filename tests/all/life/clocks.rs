@@ -14,7 +14,7 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may read the wall clock, with the reason.
-const ALLOWED: [(&str, &str); 50] = [
+const ALLOWED: [(&str, &str); 49] = [
     ("access/src/figures.rs", "when the certificate expires, for who reads it"),
     ("access/src/guard.rs", "certificates of clients expire at a date"),
     ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
@@ -22,10 +22,9 @@ const ALLOWED: [(&str, &str); 50] = [
     ("agent/src/cli/flows.rs", "durations of filters count back from now, for who reads flow records"),
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
-    ("agent/src/event_loop.rs", "when the last commit was, for who reads the status"),
+    ("agent/src/event_loop.rs", "when commits were, for who reads the status or flow records"),
     ("agent/src/flows/capture.rs", "windows of flow records are aligned to it; records decide nothing"),
     ("agent/src/flows/delivery.rs", "names the life of the agent; any number that it did not have before does"),
-    ("agent/src/flows/feed.rs", "when commits were, next to the kernel's times of connections in flow records"),
     ("agent/src/listen/flows.rs", "which window of flow records is open, for who reads them"),
     (
         "agent/src/remote/subscription.rs",
