@@ -96,12 +96,13 @@ fn burst_of_watch_events_is_coalesced() {
     let mut objects = vec![pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
     set_all(&api, &objects);
     let mut agent = stage.start_on_api(&api);
+    // A commit of the start may follow the reading of the metric, before the agent hangs.
+    let since = Instant::now();
     let before = agent.metric("ringfence_commits_total");
     agent.hang();
     let webs = (0..200).map(|n| pod(&format!("web-{n}"), "node-b", "app=web", &[&format!("10.2.0.{n}")]));
     let webs: Vec<Value> = webs.collect();
     set_all(&api, &webs);
-    let since = Instant::now();
     agent.resume();
     objects.extend(webs);
     stage.until_enforced(&mut agent, &state_of(&objects));
