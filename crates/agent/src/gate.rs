@@ -6,18 +6,18 @@ use std::time::Instant;
 use policy::{Attachment, AttachmentId, ClusterState, Holder, ObjectName};
 use tokio::sync::oneshot;
 
-/// Maximum number of pending ADDs. A kubelet starts a few pods at a time; more than fit on a node indicate a fault, and
-/// the runtime retries.
+/// Maximum number of pending ADDs. A kubelet starts a few pods at a time, so that more pending ADDs than a node has
+/// room for pods indicate a fault. The runtime retries the ADDs that are refused.
 pub(crate) const MOST_WAITING: usize = 512;
 
-/// Response to a CNI ADD.
+/// Response to a CNI ADD or CHECK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The rules of the pod's policies are committed.
     Enforced,
     /// The pod is unknown, and rules that deny all its traffic are committed.
     Isolated(String),
-    /// Nothing is guaranteed.
+    /// The request failed: the agent does not guarantee that any rules of the pod are committed.
     Failed(String),
 }
 
@@ -25,23 +25,26 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct PendingAdd {
     pub(crate) attachment: Attachment,
+    /// When the agent received the ADD.
     pub(crate) since: Instant,
-    /// When it is answered even if its rules are not committed.
+    /// When the ADD is answered even if its rules are not committed.
     pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Outcome>,
-    /// Why the pod is unknown.
+    /// Why a lookup at the API server did not find the pod; `None` before it.
     pub(crate) unknown: Option<String>,
 }
 
+/// The pending ADDs, at most [`MOST_WAITING`].
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     waiting: Vec<PendingAdd>,
-    /// An ADD failed, so that its plugin may have isolated the pod by itself.
+    /// An ADD failed since the last [`Gate::take_failed`], so that the CNI plugin may have isolated the pod itself.
     failed: bool,
 }
 
 impl Gate {
-    /// Returns whether the ADD was admitted; without room it is refused.
+    /// Adds a pending ADD, which replaces an earlier one of the same attachment. If there are [`MOST_WAITING`] others,
+    /// it is refused. Returns whether it was added.
     pub(crate) fn admit(&mut self, waiting: PendingAdd) -> bool {
         // A runtime that retries has abandoned its first request.
         self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
@@ -59,12 +62,14 @@ impl Gate {
         self.waiting.iter().any(|w| w.attachment.pod == *pod)
     }
 
+    /// Answers an ADD with [`Outcome::Failed`].
     pub(crate) fn refuse(&mut self, waiting: PendingAdd, reason: String) {
         self.failed = true;
         tracing::warn!(pod = %waiting.attachment.pod, "CNI ADD refused: {reason}");
         answer(waiting, Outcome::Failed(reason));
     }
 
+    /// Removes the pending ADD of a deleted attachment without a response.
     pub(crate) fn withdraw(&mut self, id: &AttachmentId) {
         self.waiting.retain(|w| w.attachment.id != *id);
     }
@@ -78,15 +83,15 @@ impl Gate {
         self.waiting.iter().map(|w| w.deadline).min()
     }
 
-    /// Records why the pod of pending ADDs cannot be found.
+    /// Records why a lookup at the API server did not find the pod of pending ADDs.
     pub(crate) fn record_unknown(&mut self, pod: &ObjectName, reason: &str) {
         for waiting in self.waiting.iter_mut().filter(|w| w.attachment.pod == *pod) {
             waiting.unknown = Some(reason.into());
         }
     }
 
-    /// Answers ADDs whose rules are committed or whose deadline has passed. `not_in_force` is why the kernel does not
-    /// have the desired rules; `None` if it has. Returns when each enforced ADD began.
+    /// Answers ADDs whose rules are committed or whose deadline has passed. `not_in_force` is the reason why the kernel
+    /// does not have the desired rules; `None` if it has them. Returns the arrival time of each enforced ADD.
     pub(crate) fn answer_waiting(
         &mut self,
         state: &ClusterState,
@@ -132,11 +137,12 @@ impl Gate {
 /// Ownership of an attachment's addresses in the current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttachmentState {
-    /// All belong to known pods.
+    /// All addresses belong to known pods.
     Known,
-    /// At least one belongs to a pod that is isolated until its object is known.
+    /// At least one address belongs to a pod that is isolated until its object is known.
     Unknown,
-    /// At least one does not belong to the attachment, which was removed or superseded by a later one.
+    /// At least one address does not belong to the attachment: the attachment was removed, or a later one has the
+    /// address.
     Lost,
 }
 

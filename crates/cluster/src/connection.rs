@@ -27,7 +27,7 @@ pub struct ApiClient {
 
 #[derive(Clone)]
 enum Clients {
-    /// For in-cluster credentials: kube rereads the service account token within a minute.
+    /// Created once. kube itself rereads an in-cluster service account token within a minute after it changes.
     Fixed(Client),
     /// Recreated whenever the contents of its credential files change.
     Reread(Arc<Reread>),
@@ -51,21 +51,21 @@ impl ApiClient {
 /// Timeouts and backoff of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestTiming {
-    /// Timeout for the head of a response, for a page of a list, and between two objects of a streaming list. A healthy
-    /// but busy API server ends its own requests after 60 s.
+    /// Timeout for the head of a response, for a page of a list, and between two objects of a streaming list. It should
+    /// not be shorter than the API server's own request timeout (60 s), which a busy but healthy server may need.
     pub answer: Duration,
-    /// The watch timeout (`timeoutSeconds`) that the server is asked for; whole seconds. A bit below five minutes,
-    /// after which many load balancers close connections as idle.
+    /// The watch timeout in requests (`timeoutSeconds`), in whole seconds. The default is slightly less than five
+    /// minutes, after which many load balancers close idle connections.
     pub watch: Duration,
     /// Grace period after `watch` before a watch without traffic counts as dead.
     pub watch_grace: Duration,
-    /// A watch that lasts this long is healthy: its problem is cleared, and its end is not a failure.
+    /// A watch that has lasted this long counts as healthy: its problem is cleared, and its end is not a failure.
     pub steady: Duration,
-    /// The backoff after a first failure; it doubles with every further one.
+    /// The backoff after the first failure; it doubles with every further failure.
     pub backoff_first: Duration,
     /// The maximum backoff.
     pub backoff_last: Duration,
-    /// After a failed streaming list, lists are paged for this long.
+    /// How long lists are paged after a failed streaming list.
     pub streaming_retry: Duration,
 }
 
@@ -78,7 +78,8 @@ impl Default for RequestTiming {
             steady: Duration::from_secs(1),
             backoff_first: Duration::from_millis(800),
             backoff_last: Duration::from_secs(30),
-            // Lists are rare, and one more failed request is cheap: this is often enough to notice an upgraded server.
+            // An upgraded server may support streaming lists. Lists are rare, so that a failed one per interval costs
+            // little.
             streaming_retry: Duration::from_secs(600),
         }
     }
@@ -87,14 +88,14 @@ impl Default for RequestTiming {
 /// Timeout of the TCP and TLS handshakes. A reachable server responds in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection without traffic is probed (SO_KEEPALIVE) after this time, this often and this many times: a watch whose
-/// server or load balancer vanished without a RST ends after 45 s.
+/// TCP keepalive (SO_KEEPALIVE): the idle time before the first probe, the interval of the probes, and their number. A
+/// watch whose server or load balancer vanished without a RST ends after 45 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Time without an acknowledgement of sent data or probes after which the kernel closes a connection (tcp(7),
-/// TCP_USER_TIMEOUT): as long as without traffic.
+/// TCP_USER_TIMEOUT). It equals the time after which keepalive closes an idle connection.
 const USER_TIMEOUT: Duration = KEEPALIVE_IDLE.saturating_add(KEEPALIVE_INTERVAL.saturating_mul(KEEPALIVE_RETRIES));
 
 /// Why no client could be created. The message includes the causes.
@@ -119,11 +120,11 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<ApiClient, ConnectErro
     Ok(ApiClient { clients: Clients::Fixed(client), timing: RequestTiming::default() })
 }
 
-/// The client of kube, with keepalives, which its own connector lacks. Neither retries nor read timeouts: the watches
-/// have them and report failures.
+/// Creates kube's client with TCP keepalive, which kube's own connector lacks. The client neither retries requests nor
+/// has read timeouts: the watches implement both, and report failures.
 fn client(config: Config) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
-        // The error names the proxy, which is not supported.
+        // Proxies are not supported: kube returns an error that names the proxy.
         return Client::try_from(config);
     }
     let mut tcp = HttpConnector::new();
@@ -153,7 +154,7 @@ async fn read_kubeconfig(path: &Path) -> Result<Config, ConnectError> {
 fn reason(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(io, _) => io.to_string(),
-        // The first line of the parser's message names the position, and the rest draws it.
+        // The first line of the parser's message contains the position; the other lines show an excerpt of the file.
         other => other.to_string().lines().next().unwrap_or_default().to_owned(),
     }
 }
@@ -168,7 +169,7 @@ mod tests {
         let peer = format!("0100007F:{port:04X}");
         let row: Vec<&str> =
             table.lines().map(|line| line.split_whitespace().collect()).find(|row: &Vec<&str>| row[2] == peer)?;
-        // proc_net_tcp: timer 2 is the keepalive, in hundredths of a second.
+        // In /proc/net/tcp, timer 2 is the keepalive timer; its value is in hundredths of a second.
         let hundredths = row[5].strip_prefix("02:")?;
         Some(Duration::from_millis(u64::from_str_radix(hundredths, 16).unwrap() * 10))
     }
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_kubeconfig_is_named_once() {
+    async fn missing_kubeconfig_is_named_once() {
         let error = connect(Some(Path::new("/nowhere/kubeconfig"))).await.err().map(|e| e.to_string());
         assert_eq!(error.as_deref(), Some("kubeconfig /nowhere/kubeconfig: No such file or directory (os error 2)"));
     }

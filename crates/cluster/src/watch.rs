@@ -44,7 +44,7 @@ enum InformerReport<O: SourceObject> {
     Unserved(bool),
     /// All objects up to now have been reported.
     IsCurrent,
-    /// A request failed or its response broke off; it will be retried.
+    /// A request failed or its response ended early; it will be retried.
     Restarts,
 }
 

@@ -1,9 +1,9 @@
 //! The attachment store: a folder with one file per attachment, `CONTAINER@INTERFACE.json`, written by the plugin and
 //! read by the agent.
 //!
-//! Writes are atomic: a file is written under a name with a leading dot, synced, and renamed. Any other file in the
-//! folder is reported as unreadable, except for unfinished writes (in progress, or of a process that was killed before
-//! its request to the agent, so that nothing depends on them).
+//! Writes are atomic: a file is written under a name with a leading dot, synced, and renamed. Readers skip such an
+//! unfinished file: its writer is still running, or was killed before its request to the agent, so that nothing depends
+//! on the file. Any other file in the folder that is not a valid attachment is reported as unreadable.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -29,7 +29,7 @@ pub struct StoreContents {
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// Reads all attachments. A missing folder is empty.
+/// Reads all attachments; none if the folder does not exist.
 ///
 /// # Errors
 /// If the folder itself cannot be read.
@@ -52,7 +52,7 @@ pub fn read_all(folder: &Path) -> io::Result<StoreContents> {
             Ok(attachment) => {
                 stored.unreadable.push((path, format!("the file contains another attachment, {}", attachment.id)))
             }
-            // Removed since the folder was listed.
+            // The file was removed after the folder had been listed.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => stored.unreadable.push((path, error.to_string())),
         }
@@ -63,7 +63,7 @@ pub fn read_all(folder: &Path) -> io::Result<StoreContents> {
 /// Reads one attachment; `None` if it does not exist.
 ///
 /// # Errors
-/// If the file exists and is not that attachment.
+/// If the file exists and cannot be read, or contains something else than this attachment.
 pub fn read(folder: &Path, id: &AttachmentKey) -> io::Result<Option<AttachmentRecord>> {
     match read_file(&folder.join(file_name(id))) {
         Ok(attachment) if attachment.id == *id => Ok(Some(attachment)),
@@ -73,37 +73,40 @@ pub fn read(folder: &Path, id: &AttachmentKey) -> io::Result<Option<AttachmentRe
     }
 }
 
-/// Writes an attachment and replaces an earlier one of the same name. Creates the folder if it is missing.
+/// Writes an attachment and replaces an earlier one with the same key. Creates the folder if it is missing.
 ///
 /// # Errors
-/// If the folder or the file cannot be written. An earlier file is then unchanged.
+/// If the folder or the file cannot be written. An earlier file is then unchanged, unless only the final sync of the
+/// folder failed.
 pub fn write(folder: &Path, attachment: &AttachmentRecord) -> io::Result<()> {
     let text = serde_json::to_vec(attachment)?;
     if text.len() > ATTACHMENT_BYTES {
         return Err(invalid(format!("the attachment is too large: {} bytes", text.len())));
     }
-    // Clients of the agent may traverse the parent folder; this folder reveals where pods are.
+    // Clients of the agent must be able to traverse the parent folder, which contains its sockets. Only root may read
+    // the attachments, which contain the names and addresses of pods.
     if let Some(above) = folder.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // The name has the process ID: a runtime that gave up waiting may run an ADD beside the one that still hangs, and two
-    // writers of one file would mix their contents.
+    // The name contains the process ID because a runtime whose ADD timed out may start a second one while the first is
+    // still running. Two writers of one file would mix their contents.
     let unfinished = folder.join(unfinished_name(&attachment.id, std::process::id()));
     let written = write_file(&unfinished, &text)
         .and_then(|()| fs::rename(&unfinished, folder.join(file_name(&attachment.id))))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // The write error is the one to report; readers skip the unfinished file.
+        // Only the error of the write is reported: a file that cannot be removed does no harm, because readers skip it.
         remove_file(&unfinished).ok();
     }
     written
 }
 
-/// Removes an attachment, readable or not. Returns whether it existed.
+/// Removes the file of an attachment, even an unreadable one, and its unfinished files. Returns whether the file
+/// existed.
 ///
 /// # Errors
-/// If it exists and cannot be removed.
+/// If one of these files exists and cannot be removed, or if the folder exists and cannot be read.
 pub fn remove(folder: &Path, id: &AttachmentKey) -> io::Result<bool> {
     remove_unfinished(folder, id)?;
     remove_file(&folder.join(file_name(id)))
@@ -119,7 +122,7 @@ fn unfinished_name(id: &AttachmentKey, process: u32) -> String {
     format!("{start}{id}.{process}{end}")
 }
 
-/// Removes the unfinished files of an attachment, which processes left that were killed.
+/// Removes the unfinished files of an attachment, which killed processes have left.
 fn remove_unfinished(folder: &Path, id: &AttachmentKey) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -135,7 +138,7 @@ fn remove_unfinished(folder: &Path, id: &AttachmentKey) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the name is that of an unfinished file of the attachment. Earlier versions wrote no process ID.
+/// Whether the name is that of an unfinished file of the attachment. Names of earlier versions contain no process ID.
 fn is_unfinished_of(name: &str, id: &AttachmentKey) -> bool {
     let (start, end) = UNFINISHED;
     let stem = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
@@ -283,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_writers_use_files_of_their_own() {
+    fn concurrent_writers_use_separate_files() {
         let id = example().id;
         assert_ne!(unfinished_name(&id, 1), unfinished_name(&id, 2));
         let (_whole, folder) = folder();
         fs::create_dir_all(&folder).unwrap();
-        // The file of another process that is still writing.
+        // The unfinished file of another process that is still writing.
         let other = folder.join(unfinished_name(&id, std::process::id() + 1));
         fs::write(&other, &EXAMPLE[..50]).unwrap();
         write(&folder, &example()).unwrap();

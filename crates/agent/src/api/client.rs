@@ -49,7 +49,7 @@ pub(crate) enum RequestError {
     /// A response with `follow` ended, usually because the agent has exited.
     #[error("the agent closed the connection: it was stopped or restarted")]
     Closed,
-    #[error("cannot decode the agent's response: {0}; use the program of the agent's own release")]
+    #[error("cannot decode the agent's response: {0}; use ringfence of the same release as the agent")]
     NotUnderstood(serde_json::Error),
 }
 

@@ -75,8 +75,9 @@ impl FlowServer {
                     return Ok(true);
                 }
                 let record = serde_json::from_slice(line);
-                let goes_on =
-                    each(record.context("cannot decode a record; use the program of the aggregator's release")?)?;
+                let goes_on = each(
+                    record.context("cannot decode a record; use ringfence of the same release as the aggregator")?,
+                )?;
                 is_enough = !goes_on;
                 Ok(goes_on)
             })

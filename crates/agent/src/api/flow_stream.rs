@@ -96,7 +96,8 @@ fn hand_on(
     data: &[u8],
     each: &mut impl FnMut(StreamItem) -> anyhow::Result<bool>,
 ) -> anyhow::Result<bool> {
-    let undecodable = || format!("cannot decode an event '{event}'; use the program of the aggregator's release");
+    let undecodable =
+        || format!("cannot decode an event '{event}'; use ringfence of the same release as the aggregator");
     match event {
         "flows" => {
             let WindowData { records } = serde_json::from_slice(data).with_context(undecodable)?;

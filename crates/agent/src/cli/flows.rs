@@ -192,7 +192,9 @@ pub(super) fn base_url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|_| "expected http(s)://HOST:PORT".to_owned())?;
     match (url.scheme(), url.username(), url.password()) {
         ("http" | "https", "", None) => Ok(url),
-        ("http" | "https", ..) => Err("a URL must not contain a user name or password; use --server-token-file".into()),
+        ("http" | "https", ..) => {
+            Err("a URL must not contain a user name or password; use the option for a file of credentials".into())
+        }
         _ => Err("expected http(s)://HOST:PORT".into()),
     }
 }

@@ -12,23 +12,25 @@ use super::{Commit, Enforcer, Trouble};
 use crate::metrics::labels::RepairCause;
 use crate::transaction::{RepairMode, Transaction};
 
-/// Commits lost in a row to foreign commits before the attempt is given up until the next tick. Each loss is a foreign
-/// transaction between two of our system calls.
+/// Maximum number of attempts of a commit that foreign commits outdate (ERESTART); then it fails until the reconciler
+/// retries it. An attempt is outdated by a foreign transaction between two of our system calls.
 pub(super) const MOST_RACES: usize = 16;
 
-/// Maximum number of commits in which the kernel refuses different parts. Each round leaves out up to sixteen of them.
+/// Maximum number of rounds, each of which leaves out parts that the kernel refuses or that are invalid. A refused
+/// commit names up to 16 parts.
 const MOST_ROUNDS: usize = 64;
 
-/// The generation that continues after the kernel's table.
+/// Generation of approvals with which the enforcer continues after it has read the kernel's policy table.
 struct Adopted {
     generation: Generation,
-    /// The table has marks of another mask, which are numbers of this one. Until the commit that replaces it, it approves
-    /// flows: they are cleared after the commit, and another generation begins, which no flow carries.
+    /// True if the table sets marks under another mask, and one of them is also a mark of a generation under the
+    /// present mask. Until a commit replaces the table, it may thus approve flows. So all approvals are cleared after
+    /// that commit, and another generation begins, which no flow carries.
     may_have_approved: bool,
 }
 
 impl Enforcer {
-    /// Commits the delta to our last commit. In doubt it falls back to [`Enforcer::adopt`].
+    /// Commits the delta to our last commit. If the kernel refuses it, falls back to [`Enforcer::adopt`].
     pub(super) fn step(
         &mut self,
         mut live: Live,
@@ -68,20 +70,19 @@ impl Enforcer {
                 }
                 Err(CommitError::Moved) => {}
                 Err(error) => {
-                    // The table may have been changed by another program; its contents decide.
+                    // Another program may have changed the tables, so the delta has to be based on their contents.
                     self.metrics.refused_commits.inc();
-                    tracing::warn!(%error, "the kernel refused a transaction; comparing the whole table");
+                    tracing::warn!(%error, "the kernel refused a transaction; resyncing from the kernel");
                     return self.adopt(translator, translation);
                 }
             }
         }
-        // The kernel's rules are unknown now: the next verification reads them back.
+        // The kernel's rules are unknown now (`self.live` is `None`): the next attempt reads them back.
         Err(Trouble::Outrun)
     }
 
-    /// Repairs the tables that were read back from the kernel. Correct tables are not touched. Parts that the kernel
-    /// refuses are left out; a table that cannot be repaired in place, since it has unexpected contents, is replaced
-    /// whole.
+    /// Reads the tables back from the kernel and repairs them. Correct tables are not touched. Parts that the kernel
+    /// refuses are left out. If unexpected contents prevent a repair in place, the tables are replaced.
     pub(super) fn adopt(
         &mut self,
         translator: &mut Translator,
@@ -149,7 +150,7 @@ impl Enforcer {
         Err(Trouble::Outrun)
     }
 
-    /// The desired tables. Invalid parts are left out, like parts that the kernel refuses.
+    /// Returns the desired tables. Invalid parts are left out, like parts that the kernel refuses.
     fn desired(&mut self, translation: &mut Translation, generation: Generation) -> Result<Tables, Trouble> {
         let mut invalid: Vec<InvalidPart> = vec![];
         for _ in 0..MOST_ROUNDS {
@@ -167,13 +168,14 @@ impl Enforcer {
         Err(Trouble::invalid(&invalid))
     }
 
-    /// Whether flows to learned addresses may be denied since the last translation that was enforced.
+    /// Whether the translation may deny flows to learned addresses of domain names that the last enforced translation
+    /// allowed.
     fn revokes(&self, translation: &Translation) -> bool {
         self.revocations.is_some_and(|enforced| enforced != translation.revocations)
     }
 
-    /// Before Linux 6.16 the kernel removes an interface's chain together with the interface, and then refuses to
-    /// delete the chain.
+    /// Removes from `live` the chains of removed interfaces that the kernel no longer has. Before Linux 6.16 the kernel
+    /// removes an interface's chain together with the interface, and refuses a transaction that deletes the chain.
     fn remove_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
         for chain in live.tables.ended_ports(wanted) {
             let Some(edge) = &mut live.tables.edge else { continue };
@@ -187,9 +189,10 @@ impl Enforcer {
         Ok(())
     }
 
-    /// The generation of the kernel's policy table. If that is unknown, all approvals are cleared, so that none is mistaken
-    /// for one of a later generation. So are those of other generations unless this process committed the table: another
-    /// program may have restored an earlier one (`nft -f` of a listing), whose next generations have been used.
+    /// Returns the generation of the kernel's policy table, or the next one if the table has none. In the latter case
+    /// all approvals are cleared, so that none is mistaken for one of a later generation. Unless this process left the
+    /// table in that generation, the approvals of all other generations are cleared: another program may have restored
+    /// an earlier table (`nft -f` of a listing), and flows may carry the generations that followed it.
     fn adopted_generation(&self, observed: Option<&TableSnapshot>) -> Result<Adopted, Trouble> {
         let mark = observed.and_then(|o| o.accepted_mark(FORWARD_CHAIN, self.generation.mask()));
         let (generation, may_have_approved) = match mark.and_then(|mark| self.generation.at_mark(mark)) {
@@ -208,7 +211,8 @@ impl Enforcer {
         Ok(Adopted { generation, may_have_approved })
     }
 
-    /// The next generation, after stale approvals that carry it are cleared.
+    /// Returns the next generation. Clears stale approvals before numbers of generations are reused
+    /// ([`Generation::clears_before_next`]).
     fn next_generation(&self) -> Result<Generation, Trouble> {
         if self.generation.clears_before_next() {
             let cleared = clear_approvals(self.generation.mask(), self.generation.mark())?;
@@ -221,12 +225,13 @@ impl Enforcer {
     }
 }
 
-/// Clears the marks of all flows but those with this one.
+/// Clears the bits of `mask` in the connection marks of all flows, except those in which they equal `kept`.
 fn clear_approvals(mask: u32, kept: u32) -> Result<usize, Trouble> {
     clear_marks(mask, kept).map_err(|e| Trouble::Marks(e.to_string()))
 }
 
-/// Cause of the repair of tables that were read back; `None` if the difference comes from a change of the state.
+/// Cause of the repair of tables that were read back; `None` if there is nothing to repair: there were no tables at the
+/// start, or they are those that this process left, so that any difference comes from a change of the state.
 fn repaired(left: Option<&Tables>, observed: &KernelTables) -> Option<RepairCause> {
     match left {
         None => observed.is_there().then_some(RepairCause::AtStart),

@@ -50,7 +50,7 @@ pub(crate) enum Failure {
     NoWay(String),
     /// The server returned an error.
     Refused(Verb, Box<Status>),
-    /// No response, or one that broke off.
+    /// No response, or one that ended early.
     Unreachable(String),
     /// Timed out: no bytes for longer than a live server would be silent.
     Silent(Verb, Duration),

@@ -12,7 +12,7 @@ pub enum LabelledEvent<O: Watchable> {
     Change(TimedChange<O>),
     /// All objects up to now have been reported.
     IsCurrent,
-    /// A request failed or its response broke off; it will be retried.
+    /// A request failed or its response ended early; it will be retried.
     Restarts,
     /// The current failure as a message; `None` once it is resolved.
     Failing(Option<String>),

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn decoder_never_panics() {
+    fn packet_parser_never_panics() {
         let (v4, v6) = (four(2, 0, 1, &ECHO), six(0, &[[60, 0, 0, 0, 0, 0, 0, 0], [6, 0, 0, 0, 0, 0, 0, 0]].concat()));
         for (ether_type, whole) in [(IPV4, v4), (IPV6, v6)] {
             for place in 0..whole.len() {

@@ -1,12 +1,13 @@
 //! Rules between the ports of a bridge.
 //!
-//! On a bridge, the sender of a frame chooses its receivers independently of the packet's address: by broadcast, by
-//! multicast, or by an address that a pod assigned itself. A pod that is isolated for ingress only receives packets
-//! sent to its own addresses, since its policies judge those. Only the family `bridge` sees a frame's output port.
+//! On a bridge, the hardware address of a frame decides which pods receive it, and the frame's sender chooses that
+//! address (also broadcast and multicast ones) whatever the packet's destination is. A pod may also have configured
+//! further addresses itself. Policies are found by the known addresses of pods only. So a pod that is isolated for
+//! ingress only receives packets to its known addresses. Only the family `bridge` sees a frame's output port.
 //!
 //! Policies judge a bridged packet only if the bridge calls the hooks of IP for it, which an administrator can switch
 //! off at any time (`bridge-nf-call-iptables`, the module `br_netfilter`). Isolated pods neither receive nor send
-//! packets that no hook of IP has seen.
+//! packets for which the bridge has not called these hooks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -22,11 +23,11 @@ use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use super::roles::SetRole;
 
-/// Bridge ports of pods that are isolated for ingress.
+/// Set of the bridge ports of pods that are isolated for ingress.
 pub(super) const CLOSED: &str = "closed-ports";
-/// Bridge ports of pods that are isolated for egress.
+/// Set of the bridge ports of pods that are isolated for egress.
 pub(super) const CONFINED: &str = "confined-ports";
-/// Judges packets that the node sends to these ports.
+/// Chain that judges the packets that the node sends or forwards to ports in [`CLOSED`].
 pub(super) const TO_CLOSED: &str = "to-closed-ports";
 
 /// ICMPv6 types: router solicitation to neighbour advertisement (RFC 4861, section 4).
@@ -34,12 +35,12 @@ const NEIGHBOUR_DISCOVERY: (u8, u8) = (133, 136);
 /// ICMPv6 types: query, report and done (RFC 2710, section 3.1), and report of version 2 (RFC 3810, section 5.2).
 const LISTENER_DISCOVERY: [(u8, u8); 2] = [(130, 132), (143, 143)];
 
-/// Addresses of groups, which no address of a pod restricts.
+/// Name of the set of multicast and broadcast addresses. They belong to no pod, so [`destinations`] lacks them.
 fn groups(family: Family) -> Name {
     SetRole::Groups(family).name()
 }
 
-/// The addresses behind the ports of pods that are isolated for ingress.
+/// Name of the set that pairs each port in [`CLOSED`] with the addresses of its pod.
 fn destinations(family: Family) -> Name {
     SetRole::Destinations(family).name()
 }
@@ -54,7 +55,7 @@ fn add_set(ruleset: &mut Ruleset, name: Name, types: &[KeyType], comment: &str, 
     ruleset.sets.insert(name, Arc::new(set));
 }
 
-/// The table of family `bridge`; `None` if no pod is known to be on a bridge.
+/// The table of family `bridge`; `None` if no known interface of a pod is a port of a bridge.
 pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     let bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
     if bridged.is_empty() {
@@ -99,15 +100,15 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     Some(ruleset)
 }
 
-/// Neighbour discovery (RFC 4861) that no router has forwarded. Its destination may be an address that is not the
-/// pod's: the receiver configures it, or asks whether it is free.
+/// Accepts neighbour discovery (RFC 4861) that no router has forwarded, to any destination: it may be an address that
+/// the receiver has configured itself, or is about to use (duplicate address detection).
 fn neighbour_discovery() -> Rule {
     let (first, last) = NEIGHBOUR_DISCOVERY;
     let matches = vec![Match::EtherType(EtherType::Ipv6), Match::OnLinkIcmpv6Type(first, last)];
     Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
 }
 
-/// Multicast listener discovery (RFC 2710, RFC 3810) to a group. Routers never forward it.
+/// Accepts multicast listener discovery (RFC 2710, RFC 3810) to a group. Routers never forward it.
 fn listener_discovery() -> [Rule; 2] {
     LISTENER_DISCOVERY.map(|(first, last)| {
         let to_group = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: groups(Family::V6) };
@@ -116,8 +117,9 @@ fn listener_discovery() -> [Rule; 2] {
     })
 }
 
-/// A query of the multicast router (RFC 2236, RFC 3376), without which the bridge stops to forward the groups of a pod. A
-/// pod's own queries are denied at its port. Queries have the router alert; their time to live is not checked.
+/// Accepts IGMP queries of the multicast router (RFC 2236, RFC 3376): hosts report their groups in response, and a
+/// bridge stops forwarding a group to ports without reports. Queries that a pod sends are denied at the pod's port. The
+/// rule requires the router alert, which queries have, and does not check their time to live.
 fn group_query() -> Rule {
     let to_group = Match::InSet { fields: vec![Field::Destination(Family::V4)], set: groups(Family::V4) };
     let query = Match::IgmpType(IPV4_HEADER_WORDS + 1, IgmpType::Query);
@@ -125,9 +127,9 @@ fn group_query() -> Rule {
     Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
 }
 
-/// Rules for frames between ports: an isolated pod only receives packets to its own addresses, also from other ports of
-/// the bridge, such as an uplink with routers behind it. Frames with a VLAN tag are denied: they would bypass the rules
-/// for packets, and the receiver removes priority tags (VLAN 0).
+/// Rules for frames between ports. A pod that is isolated for ingress only receives packets to its own addresses, from
+/// whichever port: that of a pod, or an uplink with routers behind it. Frames with a VLAN tag are denied, because the
+/// rules for packets do not match them, while the receiver removes a priority tag (VLAN 0) and processes the packet.
 fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     let mut rules = vec![other_protocols_rule(Some(to_closed()))];
     if !layout.checks_sources() {
@@ -145,7 +147,7 @@ fn between_ports_rules(layout: &Layout) -> Vec<Rule> {
     if !layout.checks_sources() {
         let from_link = Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(LINK_LOCAL) };
         let matches = vec![Match::EtherType(EtherType::Ipv6), from_confined(), from_link];
-        rules.push(deny(matches, Cause::OtherProtocol).commented("policies do not judge addresses of one link"));
+        rules.push(deny(matches, Cause::OtherProtocol).commented("policies do not judge link-local addresses"));
     }
     if layout.requires_hooks_of_bridge() {
         rules.extend(hook_rules());
@@ -161,16 +163,17 @@ fn from_confined() -> Match {
     Match::InSet { fields: vec![Field::InInterface], set: fixed(CONFINED) }
 }
 
-/// Denies frames of which no hook of IP sees the packet, at these ports; at all in a chain that only sees such ports. The
-/// source check denies them at every pod's port.
+/// Denies frames that carry neither IP nor ARP, or carry a VLAN tag, because no hook of IP sees their packets.
+/// `at_ports` restricts the rule to the ports of isolated pods; `None` in a chain that only judges frames of such
+/// ports. (The source check denies these frames when any pod sends them.)
 fn other_protocols_rule(at_ports: Option<Match>) -> Rule {
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
     let matches = at_ports.into_iter().chain(others).collect();
     deny(matches, Cause::OtherProtocol).commented("policies do not judge other protocols or VLAN tags")
 }
 
-/// Isolated pods neither receive nor send packets for which the bridge has not called the hooks of IP, so that no policy
-/// has judged them.
+/// Rules by which isolated pods neither receive nor send packets for which the bridge has not called the hooks of IP:
+/// no policy has judged these packets.
 fn hook_rules() -> Vec<Rule> {
     let judged = Rule::new(vec![Match::HasRoute], vec![Action::Verdict(Verdict::Accept)]);
     let mut rules = vec![judged.commented("the bridge calls the hooks of IP (bridge-nf-call-iptables)")];
@@ -184,16 +187,18 @@ fn hook_rules() -> Vec<Rule> {
     rules
 }
 
-/// Hosts of a bridge may have the node forward packets to addresses that a pod configured itself: router advertisements
-/// give the pod such an address (RFC 4862), it may add a link-local one, and a forged neighbour entry of the node leads
-/// there. No program is dispatched by such an address. A bridge also floods frames of the node to receivers that it has
-/// not learned.
+/// Judges frames that the node sends to ports in [`CLOSED`]. Hosts of a bridge can make the node forward packets to an
+/// address that a pod configured itself: one from a router advertisement (RFC 4862), a further link-local one, or one
+/// for which they forged an entry in the node's neighbour table. No program is dispatched by such an address, so no
+/// policy judges these packets. A bridge also floods frames of the node whose destination it has not learned.
 fn from_node_rule() -> Rule {
     Rule::new(vec![to_closed()], vec![Action::Verdict(Verdict::Goto(fixed(TO_CLOSED)))])
 }
 
-/// The hop limit of forwarded packets is below 255; the node sends listener queries to groups. No packet has to reach a
-/// link-local address but discovery, since pods send none from such an address.
+/// Rules of [`TO_CLOSED`]: packets of the node reach the pod's own addresses, and groups, to which the node sends
+/// listener queries. Neighbour discovery reaches all addresses: its hop limit of 255 shows that the node has not
+/// forwarded it. No other packet has to reach a link-local address, because pods send only discovery from such an
+/// address.
 fn to_closed_ports_rules() -> Vec<Rule> {
     let own_only = |(kind, family)| {
         let destination = Field::Destination(family);
@@ -209,7 +214,7 @@ fn to_closed_ports_rules() -> Vec<Rule> {
 fn add_groups(ruleset: &mut Ruleset) {
     let range = |first: IpAddr, last: IpAddr| Key::Range(Datum::from(first), Datum::from(last));
     let groups4 = range(Ipv4Addr::new(224, 0, 0, 0).into(), Ipv4Addr::new(239, 255, 255, 255).into());
-    // A set with intervals has ranges, of one address, too.
+    // All elements of a set with intervals are ranges, so that a single address is a range of one.
     let broadcast = range(Ipv4Addr::BROADCAST.into(), Ipv4Addr::BROADCAST.into());
     let groups6 = range(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), Ipv6Addr::from(u128::MAX).into());
     for (family, keys) in [(Family::V4, vec![groups4, broadcast]), (Family::V6, vec![groups6])] {
@@ -233,7 +238,7 @@ mod tests {
         Attachment, AttachmentId, Change, ClusterState, Enforcement, Kind, ObjectName, Translator, lower, translate,
     };
 
-    /// A policy selects a pod on a bridge in both directions.
+    /// A state in which a policy isolates a pod on a bridge in both directions.
     fn state(enforcement: Enforcement) -> ClusterState {
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
@@ -313,7 +318,7 @@ mod tests {
         assert_eq!(closed, ["\"veth0\""]);
     }
 
-    /// Class E addresses (240.0.0.0/4) are unicast addresses for Linux, and pod ranges of some clusters.
+    /// Linux treats class E addresses (240.0.0.0/4) as unicast, and some clusters use them as addresses of pods.
     #[test]
     fn groups_contain_no_unicast_address() {
         let bridge = translate(&state(Enforcement::Enforce), "node-a", &layout()).bridge.unwrap();
