@@ -7,6 +7,8 @@ mod answers;
 // Pods that start without the agent.
 mod isolation;
 // Pods that forge the source address of other pods.
+// Flow records of frames that a bridge floods.
+mod flooded;
 mod forged;
 // Checks of packets from a pod to its node and its neighbours.
 mod edge;

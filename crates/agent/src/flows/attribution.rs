@@ -32,7 +32,7 @@ pub(crate) struct Attribution {
     /// Decodes generations from connection marks.
     layout: Layout,
     /// Subjects of connections; `None` if neither end is a pod of this node.
-    cached: HashMap<CacheKey, Option<Arc<Subject>>>,
+    cached: HashMap<CacheKey, Option<Attributed>>,
     /// Version of the replica from which the cached subjects were computed.
     version: (u64, u64),
 }
@@ -46,6 +46,14 @@ struct CacheKey {
     protocol: u8,
     icmp_type: Option<u8>,
     judging: ApprovalState,
+}
+
+/// The subject of a connection.
+#[derive(Debug, Clone)]
+struct Attributed {
+    subject: Arc<Subject>,
+    /// The policies of the replica deny the connection.
+    is_denied: bool,
 }
 
 /// Which policies decided about a connection.
@@ -74,7 +82,12 @@ impl Attribution {
         }
     }
 
-    /// The subject of a connection that passed; `None` if neither end is a pod of this node.
+    /// The subject of a connection that passed; `None` if neither end is a pod of this node, or if the connection did
+    /// not pass.
+    ///
+    /// The kernel confirms an entry of a frame that a bridge floods when the first copy passes, which may be the copy for
+    /// the node itself (`br_nf_local_in`, Linux 6.8), although every copy for a pod was dropped. Such an entry has no
+    /// approval, and the policies at its beginning deny it.
     ///
     /// Advances the replica to the state that judged the connection, which began at that time. Policies from before the
     /// agent's start are unknown, unless the generation that approved the connection is still in force.
@@ -94,15 +107,17 @@ impl Attribution {
             let is_known = generation.map_or(is_recent, |generation| replica.generation() == Some(generation));
             ApprovalState { generation, is_known }
         };
-        let subject = self.subject(replica, connection, judging(replica))?;
+        let attributed = self.subject(replica, connection, judging(replica))?;
+        let is_state_of_beginning = replica.is_at(began);
         // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
-        if is_unexplained(&subject) && replica.advance_within_commit(began) {
-            return self.subject(replica, connection, judging(replica));
+        if is_unexplained(&attributed.subject) && replica.advance_within_commit(began) {
+            return self.subject(replica, connection, judging(replica)).map(|later| later.subject);
         }
-        Some(subject)
+        let has_passed = marked.is_some() || !attributed.is_denied || !is_state_of_beginning;
+        has_passed.then_some(attributed.subject)
     }
 
-    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: ApprovalState) -> Option<Arc<Subject>> {
+    fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: ApprovalState) -> Option<Attributed> {
         if self.version != replica.version() || self.cached.len() >= MOST_CACHED {
             self.cached.clear();
             self.version = replica.version();
@@ -116,12 +131,12 @@ impl Attribution {
             icmp_type: asked.icmp_type,
             judging,
         };
-        if let Some(subject) = self.cached.get(&key) {
-            return subject.clone();
+        if let Some(attributed) = self.cached.get(&key) {
+            return attributed.clone();
         }
-        let subject = self.passed(replica, asked, reply, judging);
-        self.cached.insert(key, subject.clone());
-        subject
+        let attributed = self.passed(replica, asked, reply, judging);
+        self.cached.insert(key, attributed.clone());
+        attributed
     }
 
     fn passed(
@@ -130,7 +145,7 @@ impl Attribution {
         asked: &Tuple,
         reply: &Tuple,
         judging: ApprovalState,
-    ) -> Option<Arc<Subject>> {
+    ) -> Option<Attributed> {
         self.naming.update(replica);
         let (from, to) = (asked.source, reply.source);
         let port = reply.source_port;
@@ -146,12 +161,14 @@ impl Attribution {
             of_side(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
         };
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
+        let mut is_denied = false;
         for (trace, peer) in [(&mut egress, &destination), (&mut ingress, &source)] {
             // Some addresses of the node are in no object, such as a bridge's; no rule judges traffic between the node
             // and its pods.
             if trace.enforced_here && self.naming.is_own_node(peer) {
                 *trace = traces::own_node();
             }
+            is_denied |= trace.enforced_here && trace.verdict == TraceVerdict::Denied;
             // The approving rules are no longer known, or the known rules deny the connection.
             if trace.enforced_here && (!judging.is_known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
                 *trace = traces::unknown(trace.enforced_here);
@@ -171,7 +188,8 @@ impl Attribution {
             ingress,
         };
         let (source, destination) = (source.member, destination.member);
-        Some(Arc::new(Subject { key: Arc::new(key), source, destination, generation: judging.generation }))
+        let subject = Subject { key: Arc::new(key), source, destination, generation: judging.generation };
+        Some(Attributed { subject: Arc::new(subject), is_denied })
     }
 
     /// The subject of denied packets; `None` if neither end is a pod of this node.

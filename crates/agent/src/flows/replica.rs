@@ -25,6 +25,8 @@ pub(crate) struct Replica {
     generation: Option<u32>,
     /// When the first state came into force; earlier states are unknown.
     since: Option<Timestamp>,
+    /// When the present state came into force.
+    present_since: Option<Timestamp>,
     /// Addresses of Node objects.
     nodes: BTreeMap<IpAddr, Arc<str>>,
     services: ServiceDirectory,
@@ -78,6 +80,11 @@ impl Replica {
     /// Whether the replica has the states in force at that time and later. It has none from before the agent's start.
     pub(crate) fn has_state_of(&self, time: Timestamp) -> bool {
         self.since.is_some_and(|since| since <= time)
+    }
+
+    /// Whether the present state was in force at that time.
+    pub(crate) fn is_at(&self, time: Timestamp) -> bool {
+        self.present_since.is_some_and(|since| since <= time)
     }
 
     /// Whether a state with this generation of approvals was recently applied, or waits.
@@ -198,8 +205,9 @@ impl Replica {
     }
 
     fn apply_update(&mut self, update: EnforcedState) {
-        let EnforcedState { progress, generation, before, after: _ } = update;
+        let EnforcedState { progress, generation, before, after } = update;
         self.since = self.since.or(Some(before));
+        self.present_since = Some(after);
         let mut nodes_changed = false;
         match progress {
             Progress::State(state) => (self.state, nodes_changed) = (*state, true),

@@ -160,6 +160,23 @@ fn connection_before_the_agent_has_unknown_rules() {
     assert_eq!(traces(Some(7), at(-1)), known);
 }
 
+/// A bridge that floods a denied frame leaves an entry without an approval.
+#[test]
+fn denied_connection_without_approval_has_no_subject() {
+    let (mut attribution, mut replica) = begin();
+    assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(50)), None);
+    // Rules that are not known any more have approved it.
+    assert!(attribution.of_connection(&mut replica, &connection(443, Some(3)), at(50)).is_some());
+    // It may have passed before the policy selected the pod, or during a commit.
+    assert!(attribution.of_connection(&mut replica, &connection(443, None), at(-1)).is_some());
+    replica.enqueue(update(vec![Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", "first"))], 7, 100, 110));
+    replica.enqueue(update(vec![allowing("second", 80)], 7, 200, 210));
+    assert!(attribution.of_connection(&mut replica, &connection(443, None), at(105)).is_some());
+    assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(220)), None);
+    // A listing finds it after the policy came.
+    assert!(attribution.of_connection(&mut replica, &connection(443, None), at(150)).is_some());
+}
+
 #[test]
 fn denied_packets_have_passed_the_source() {
     let (mut attribution, replica) = begin();
