@@ -68,12 +68,21 @@ fn start_command(stage: &Stage, mut command: Command) -> AgentProcess<'_> {
     command.args(["--flows", "on"]);
     let mut agent = stage.start(command);
     agent.until_ready();
-    agent.until("the agent follows connection tracking", |_| coverage(stage)["since"].is_string().then_some(()));
+    agent.until("the agent follows connection tracking", |_| records_flows(&stage.run_dir()).then_some(()));
     agent
 }
 
 fn coverage(stage: &Stage) -> Value {
-    serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/flows/coverage").body).unwrap()
+    coverage_of(&stage.run_dir())
+}
+
+fn coverage_of(run_dir: &Path) -> Value {
+    serde_json::from_str(&ask_socket(run_dir, "/v1/flows/coverage").body).unwrap()
+}
+
+/// Whether the agent records flows yet.
+pub(crate) fn records_flows(run_dir: &Path) -> bool {
+    coverage_of(run_dir)["since"].is_string()
 }
 
 /// The agent's records for these query parameters.
@@ -81,7 +90,8 @@ fn records(stage: &Stage, parameters: &str) -> Vec<Value> {
     listed(&stage.run_dir(), parameters)
 }
 
-fn listed(run_dir: &Path, parameters: &str) -> Vec<Value> {
+/// The records of the agent with this run directory.
+pub(crate) fn listed(run_dir: &Path, parameters: &str) -> Vec<Value> {
     let answer = ask_socket(run_dir, &format!("/v1/flows{parameters}"));
     assert_eq!(answer.status, 200, "{}", answer.body);
     let lines = answer.body.lines().filter(|line| line.starts_with('{'));

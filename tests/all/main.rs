@@ -12,7 +12,6 @@ mod agreement;
 mod informers;
 // Leader election has one leader, and never two at once.
 mod leases;
-// Licences and sources of dependencies.
 // A folder of manifests is followed like a cluster, and a malformed file affects only its own objects.
 mod folder;
 // The oracle interprets each line of the API documentation as intended.

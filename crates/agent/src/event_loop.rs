@@ -20,6 +20,7 @@ use crate::background::Background;
 use crate::bridge_ports::bridge_ports;
 use crate::dns::{CopiedAnswer, SavedNames};
 use crate::enforcer::{EnforceResult, Enforcer, Trouble};
+use crate::flows::ClockReading;
 use crate::gate::{Outcome, PendingAdd};
 use crate::link_watch::QueuedFlag;
 use crate::own_subnets::own_subnets;
@@ -206,17 +207,16 @@ impl EventLoop {
             Action::ReadOwnSubnets => self.read_own_subnets(),
             Action::Examine { isolates_pods } => self.start_examination(isolates_pods),
             Action::Commit => {
-                let (began, began_at) = (Instant::now(), Timestamp::now());
+                let began = ClockReading { monotonic: Instant::now(), wall: Timestamp::now() };
                 self.translate();
                 let result = self.enforcer.enforce(self.reconciler.translator());
-                let attempt = self.attempt(result.map(Some), began_at);
+                let attempt = self.attempt(result.map(Some));
                 self.reconciler.record_commit(attempt, began, Instant::now());
             }
             Action::Verify => {
-                let began_at = Timestamp::now();
                 self.translate();
                 let result = self.enforcer.verify(self.reconciler.translator());
-                let attempt = self.attempt(result, began_at);
+                let attempt = self.attempt(result);
                 self.reconciler.record_verification(attempt, Instant::now());
             }
             Action::ReleaseIsolated => {
@@ -259,9 +259,9 @@ impl EventLoop {
         self.enforcer.record_delta(&delta);
     }
 
-    fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>, began: Timestamp) -> CommitAttempt {
+    fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>) -> CommitAttempt {
         let policy_generation = self.enforcer.policy_generation();
-        CommitAttempt { result, policy_generation, began, ended: Timestamp::now() }
+        CommitAttempt { result, policy_generation, ended: Timestamp::now() }
     }
 
     fn start_examination(&mut self, isolates_pods: bool) {

@@ -21,7 +21,7 @@ mod store;
 pub(crate) use attribution::NameInputs;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
 pub(crate) use delivery::{UndeliveredFile, finish_delivery, start_delivery};
-pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, PublicationTime, feed};
+pub(crate) use feed::{ClockReading, DeniedPackets, FlowFeed, Mutation, feed};
 pub(crate) use store::{FlowFigures, FlowItem, FlowStore, FollowedFlows};
 
 use flow::FlowKey;

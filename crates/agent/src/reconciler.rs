@@ -34,7 +34,7 @@ use tokio::sync::watch;
 
 use crate::api::TableVerdict;
 use crate::dns::LearnedTable;
-use crate::flows::{FlowFeed, PublicationTime};
+use crate::flows::{ClockReading, FlowFeed};
 use crate::gate::Gate;
 use crate::identities::IdentityError;
 use crate::latency::PendingEvents;
@@ -276,7 +276,7 @@ impl Reconciler {
                 self.latency.record_commit(now, &self.metrics);
             }
             self.answer_waiting(now);
-            self.publish_to_flows(PublicationTime { monotonic: now, wall: self.time });
+            self.publish_to_flows(ClockReading { monotonic: now, wall: self.time });
             if let Some(action) = self.next_adoption() {
                 return Some(action);
             }
@@ -346,7 +346,7 @@ impl Reconciler {
     }
 
     /// Publishes the enforced state to flow attribution.
-    fn publish_to_flows(&mut self, now: PublicationTime) {
+    fn publish_to_flows(&mut self, now: ClockReading) {
         if self.status.in_force
             && let Some(generation) = self.policy_generation
         {

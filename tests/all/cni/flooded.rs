@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use kit::agent_process::{ask_socket, until};
+use kit::agent_process::until;
 use kit::frame::{send_frame, udp_packet};
-use serde_json::Value;
 
 use super::forged::{Node, hardware_address};
 use super::{Families, Place, Pod};
+use crate::flows::{listed, records_flows};
 
 const SENT: usize = 20;
 
@@ -21,21 +21,15 @@ fn send_to_all(sender: &Pod, from: IpAddr, to: IpAddr, port: u16) {
 
 /// The verdicts of the records with this destination port.
 fn verdicts(place: &Place, port: u16) -> Vec<String> {
-    let answer = ask_socket(&place.path("run"), &format!("/v1/flows?port={port}"));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let records = answer.body.lines().filter(|line| line.starts_with('{'));
-    let records = records.map(|line| serde_json::from_str::<Value>(line).unwrap());
-    records.filter_map(|record| record["verdict"].as_str().map(str::to_owned)).collect()
+    let records = listed(&place.path("run"), &format!("?port={port}"));
+    records.iter().filter_map(|record| record["verdict"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]
 fn denied_flooded_frames_are_no_allowed_flow() {
     let place = Place::new();
     let node = Node::start(&place, place.bridge(Families::V4), false, &["--flows", "on"]);
-    until("flows are recorded", || {
-        let coverage: Value = serde_json::from_str(&ask_socket(&place.path("run"), "/v1/flows/coverage").body).unwrap();
-        coverage["since"].is_string().then_some(())
-    });
+    until("flows are recorded", || records_flows(&place.path("run")).then_some(()));
     let address = |name: &str| node.addresses[name];
     // To a pod that is isolated for ingress, from one that is isolated for egress, and between pods that may talk.
     send_to_all(&node.db, address("db"), address("other"), 2001);

@@ -32,6 +32,9 @@ const PAGE_RECORDS: usize = 2_000;
 /// Maximum size of an error response; those of the aggregator are far smaller.
 const LARGEST_ERROR_BYTES: usize = 64 << 10;
 
+/// Context of an error in a whole response, whose fields another release has changed.
+pub(super) const UNDECODABLE: &str = "cannot decode the response; use ringfence of the same release as the aggregator";
+
 /// URL of an aggregator, and the client's credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowServer {
@@ -55,8 +58,7 @@ impl FlowServer {
             Ok(true)
         })
         .await?;
-        serde_json::from_slice(&text)
-            .context("cannot decode the response; use ringfence of the same release as the aggregator")
+        serde_json::from_slice(&text).context(UNDECODABLE)
     }
 
     /// Passes each record to `each`, page by page, until the last one or until `each` returns false.
@@ -122,8 +124,7 @@ impl FlowServer {
                 bail!("the aggregator's response is too long");
             }
         }
-        serde_json::from_slice(&body)
-            .context("cannot decode the response; use ringfence of the same release as the aggregator")
+        serde_json::from_slice(&body).context(UNDECODABLE)
     }
 
     /// Sends a request and returns the response, whose body is not read yet.

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use policy::plain;
 use serde::{Deserialize, Serialize};
 
-use super::flow_server::FlowServer;
+use super::flow_server::{FlowServer, UNDECODABLE};
 
 /// Timeout between two parts of the response.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,8 +53,7 @@ pub(crate) async fn readiness(
             bail!("the aggregator's response is longer than {LARGEST_BYTES} bytes; choose a --namespace");
         }
     }
-    let report: ReadinessReport = serde_json::from_slice(&body)
-        .context("cannot decode the response; use ringfence of the same release as the aggregator")?;
+    let report: ReadinessReport = serde_json::from_slice(&body).context(UNDECODABLE)?;
     if !report.kept {
         bail!("the aggregator does not observe audited policies; start it with --edges on and --watch-policies on");
     }

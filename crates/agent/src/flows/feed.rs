@@ -109,7 +109,7 @@ pub(crate) enum FeedMessage {
 
 /// The present time by both clocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PublicationTime {
+pub(crate) struct ClockReading {
     pub(crate) monotonic: Instant,
     /// Flow records have wall-clock times.
     pub(crate) wall: Timestamp,
@@ -168,7 +168,7 @@ impl FlowFeed {
     }
 
     /// Publishes the enforced state: sends the delta since the last update, if there is room.
-    pub(crate) fn publish(&mut self, state: &ClusterState, generation: u32, now: PublicationTime) {
+    pub(crate) fn publish(&mut self, state: &ClusterState, generation: u32, now: ClockReading) {
         if !self.whole && self.mutations.is_empty() && self.generation == Some(generation) {
             (self.before, self.after) = (None, None);
             return;

@@ -13,7 +13,7 @@ use nft::InterfaceName;
 use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{Attachment, AttachmentId, Change, ClusterState, Enforcement, Layout, StateDelta, Translator};
 
-use crate::flows::{DeniedPackets, FlowFeed, Mutation, PublicationTime};
+use crate::flows::{ClockReading, DeniedPackets, FlowFeed, Mutation};
 use crate::translation_check::TranslationCheck;
 
 pub(crate) struct Model {
@@ -201,7 +201,7 @@ impl Model {
     }
 
     /// Publishes the state, which the rules of this generation enforce, to flow attribution.
-    pub(crate) fn publish_to_flows(&mut self, generation: u32, now: PublicationTime) {
+    pub(crate) fn publish_to_flows(&mut self, generation: u32, now: ClockReading) {
         if let Some(flows) = &mut self.flows {
             flows.publish(&self.state, generation, now);
         }

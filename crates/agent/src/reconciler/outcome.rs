@@ -9,7 +9,7 @@ use policy::{Kind, Object};
 use super::Reconciler;
 use super::examinations::Findings;
 use crate::enforcer::{EnforceResult, Trouble};
-use crate::flows::PublicationTime;
+use crate::flows::ClockReading;
 use crate::metrics::labels::RepairCause;
 use crate::status::LastCommit;
 use crate::translation_check::Differences;
@@ -23,19 +23,18 @@ pub(crate) struct CommitAttempt {
     pub(crate) result: Result<Option<EnforceResult>, Trouble>,
     /// Generation of the approvals after the attempt.
     pub(crate) policy_generation: u32,
-    /// When the attempt began and ended by the wall clock, which is only reported.
-    pub(crate) began: Timestamp,
+    /// When the attempt ended by the wall clock, which is only reported.
     pub(crate) ended: Timestamp,
 }
 
 impl Reconciler {
     /// Records an attempt to commit, which includes the translation.
-    pub(crate) fn record_commit(&mut self, attempt: CommitAttempt, began: Instant, now: Instant) {
+    pub(crate) fn record_commit(&mut self, attempt: CommitAttempt, began: ClockReading, now: Instant) {
         let ended = attempt.ended;
-        self.model.record_commit(attempt.began, ended);
+        self.model.record_commit(began.wall, ended);
         self.record_attempt(attempt, now);
-        self.publish_to_flows(PublicationTime { monotonic: now, wall: ended });
-        self.schedule.record_duration(now.saturating_duration_since(began));
+        self.publish_to_flows(ClockReading { monotonic: now, wall: ended });
+        self.schedule.record_duration(now.saturating_duration_since(began.monotonic));
     }
 
     pub(crate) fn record_verification(&mut self, attempt: CommitAttempt, now: Instant) {
@@ -43,7 +42,7 @@ impl Reconciler {
     }
 
     fn record_attempt(&mut self, attempt: CommitAttempt, now: Instant) {
-        let CommitAttempt { result, policy_generation, began: _, ended } = attempt;
+        let CommitAttempt { result, policy_generation, ended } = attempt;
         self.policy_generation = Some(policy_generation);
         match result {
             Ok(enforced) => {

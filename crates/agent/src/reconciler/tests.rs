@@ -11,6 +11,7 @@ use crate::attachments::AttachmentFolder;
 use crate::dns::answer::DnsAnswer;
 use crate::dns::{CopiedAnswer, DEFAULT_RESOLVER};
 use crate::enforcer::{Commit, EnforceResult, Trouble};
+use crate::flows::ClockReading;
 use crate::gate::{Outcome, PendingAdd};
 use jiff::Timestamp;
 
@@ -108,7 +109,8 @@ impl Harness {
             Action::ReadAttachments => self.read_attachments(),
             Action::ReadOwnSubnets => self.reconciler.record_own_subnets(Ok(vec![]), self.now),
             Action::Commit => {
-                let (began, attempt) = (self.now, self.attempt(true));
+                let began = ClockReading { monotonic: self.now, wall: Timestamp::default() };
+                let attempt = self.attempt(true);
                 self.reconciler.record_commit(attempt, began, self.now);
             }
             Action::Verify => {
@@ -148,7 +150,7 @@ impl Harness {
                 }),
             })),
         };
-        CommitAttempt { result, policy_generation: 1, began: Timestamp::default(), ended: Timestamp::default() }
+        CommitAttempt { result, policy_generation: 1, ended: Timestamp::default() }
     }
 
     /// Receives an ADD that its file confirms and that waits for ten seconds.
