@@ -9,8 +9,7 @@ use kit::kernel_table::nft;
 use kit::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use nfnetlink::{Kernel, TableSnapshot, repair};
 use policy::{
-    ANSWER_PREFIX, Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, FORWARD_CHAIN, Kind, Layout, lower,
-    translate,
+    Change, ClusterState, DEFAULT_MARK_MASK, DENIED_PREFIX, DnsCopy, FORWARD_CHAIN, Kind, Layout, lower, translate,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -182,7 +181,7 @@ impl Stage {
         let Some(generation) = self.layout().generation_at(mark) else { return false };
         let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
         let layout = self.layout().protected(owned).logging_to(observed.log_group(DENIED_PREFIX));
-        let layout = layout.copying_dns_answers_to(observed.log_group(ANSWER_PREFIX));
+        let layout = layout.copying_dns_answers_to(observed.log_group(DnsCopy::Answer.prefix()));
         let wanted = translate(state, NODE, &layout).ruleset.stamp(generation);
         repair(Some(&observed), &wanted).is_empty()
     }

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use simple_dns::rdata::{A, AAAA, CNAME, RData};
-use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, ResourceRecord, TYPE};
+use simple_dns::rdata::{A, AAAA, CNAME, RData, TXT};
+use simple_dns::{CLASS, CharacterString, Name, Packet, PacketFlag, Question, ResourceRecord, TYPE};
 
 use kit::lab::Lab;
 
@@ -27,6 +27,7 @@ const WAIT: Duration = Duration::from_secs(10);
 pub enum Record {
     Address(IpAddr),
     Alias(String),
+    Text(Vec<u8>),
 }
 
 /// A name's records, with one time to live in seconds.
@@ -150,7 +151,7 @@ pub fn answer_with(name: &str, address: IpAddr) -> Vec<u8> {
 }
 
 /// A question for addresses of the name.
-fn question(name: &str) -> Vec<u8> {
+pub fn question(name: &str) -> Vec<u8> {
     let mut query = Packet::new_query(7);
     let name = Name::new(name).expect("a name");
     query.questions.push(Question::new(name, TYPE::A.into(), CLASS::IN.into(), false));
@@ -158,7 +159,7 @@ fn question(name: &str) -> Vec<u8> {
 }
 
 /// The message after its length (RFC 7766).
-fn framed(message: &[u8]) -> Vec<u8> {
+pub fn framed(message: &[u8]) -> Vec<u8> {
     let length = u16::try_from(message.len()).expect("a message of less than 64 KiB");
     [&length.to_be_bytes(), message].concat()
 }
@@ -205,6 +206,10 @@ fn records(name: &str, zone: &Zone) -> Vec<ResourceRecord<'static>> {
         let data = match record {
             Record::Address(IpAddr::V4(v4)) => RData::A(A { address: (*v4).into() }),
             Record::Address(IpAddr::V6(v6)) => RData::AAAA(AAAA { address: (*v6).into() }),
+            Record::Text(text) => {
+                let text = CharacterString::new(text).expect("at most 255 bytes");
+                RData::TXT(TXT::new().with_char_string(text.into_owned()))
+            }
             Record::Alias(target) => RData::CNAME(CNAME(Name::new_unchecked(target).into_owned())),
         };
         found.push(ResourceRecord::new(Name::new_unchecked(name).into_owned(), CLASS::IN, *ttl, data));

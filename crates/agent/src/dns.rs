@@ -1,11 +1,12 @@
 //! Learns the addresses of domain names from the DNS answers that the node forwards to pods whose cluster policies have
 //! domain names.
 //!
-//! A thread receives the copied answers (`AnswerReader`), assembles those over TCP (`stream`) and decodes them (`answer`). The
-//! event loop decides which resolvers are trusted (`Resolvers`) and keeps the addresses until they expire
-//! (`LearnedTable`). Nothing here decides about a packet: rules about names match learned addresses only.
+//! A thread receives the copied answers (`AnswerReader`), follows TCP connections (`connections`, `stream`) and decodes
+//! answers (`answer`). The event loop decides which resolvers are trusted (`Resolvers`) and keeps the addresses until
+//! they expire (`LearnedTable`). Nothing here decides about a packet: rules about names match learned addresses only.
 
 pub mod answer;
+pub mod connections;
 mod reader;
 mod resolvers;
 mod saved;

@@ -25,7 +25,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::{Commits, Repairs};
-use crate::dns::stream::IgnoreReason;
+use crate::dns::connections::IgnoreReason;
 use crate::flows::FlowStore;
 use crate::memory::Stores;
 use crate::status::{AgentStatus, Totals};

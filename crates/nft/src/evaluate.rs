@@ -221,7 +221,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::Direction(direction) => packet.flow.as_ref().is_some_and(|f| f.direction == *direction),
         Match::DestinationTranslated => packet.flow.as_ref().is_some_and(|f| f.destination_translated),
         // Flows have their own source here.
-        Match::SourceNotTranslated => packet.flow.is_some(),
+        Match::SourceTranslated => false,
         Match::Rerouting(rerouting) => packet.rerouting == Some(*rerouting),
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),
@@ -240,6 +240,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::FlowSourcePort(first, last) => {
             packet.flow.as_ref().and_then(|flow| flow.source_port).is_some_and(|port| (*first..=*last).contains(&port))
         }
+        Match::SourcePort(first, last) => packet.source_port.is_some_and(|port| (*first..=*last).contains(&port)),
         Match::DestinationPort(first, last) => {
             packet.destination_port.is_some_and(|port| (*first..=*last).contains(&port))
         }

@@ -34,7 +34,7 @@ impl Match {
             | Match::State(_)
             | Match::Direction(_)
             | Match::DestinationTranslated
-            | Match::SourceNotTranslated
+            | Match::SourceTranslated
             | Match::InvolvesHelper
             | Match::FlowPort(..)
             | Match::FlowSourcePort(..) => of(FieldSource::RoutedPacket, None),
@@ -46,6 +46,7 @@ impl Match {
             | Match::HasRoute
             | Match::NotPriority(_)
             | Match::PrivateBytes(_)
+            | Match::SourcePort(..)
             | Match::DestinationPort(..) => of(FieldSource::Packet, None),
             Match::IcmpType(..)
             | Match::IgmpType(..)

@@ -218,8 +218,8 @@ pub enum Match {
     Direction(ConntrackDirection),
     /// `ct status dnat`: the flow's destination was translated, as for a Service.
     DestinationTranslated,
-    /// `ct status ! snat`: the flow's source is not translated, neither its address nor its port.
-    SourceNotTranslated,
+    /// `ct status snat`: the flow's source was translated, its address or its port.
+    SourceTranslated,
     /// `ct status` has the bit `expected` or `helper`: a conntrack helper was assigned to the flow, or has announced it.
     InvolvesHelper,
     /// `meta nfproto`, which only tables of routed packets support.
@@ -266,6 +266,8 @@ pub enum Match {
     FlowPort(u16, u16),
     /// The source port of the flow is in a range, both ends included.
     FlowSourcePort(u16, u16),
+    /// The source port of this packet is in a range, both ends included.
+    SourcePort(u16, u16),
     /// The destination port of this packet is in a range, both ends included.
     DestinationPort(u16, u16),
     /// The packet's priority differs from this one.

@@ -178,7 +178,7 @@ impl Display for Match {
             Match::Direction(ConntrackDirection::Original) => f.write_str("ct direction original"),
             Match::Direction(ConntrackDirection::Reply) => f.write_str("ct direction reply"),
             Match::DestinationTranslated => f.write_str("ct status dnat"),
-            Match::SourceNotTranslated => f.write_str("ct status ! snat"),
+            Match::SourceTranslated => f.write_str("ct status snat"),
             // nft has no word for the bit of `IPS_HELPER`.
             Match::InvolvesHelper => f.write_str("ct status 0x2001"),
             Match::Family(Family::V4) => f.write_str("meta nfproto ipv4"),
@@ -205,10 +205,10 @@ impl Display for Match {
             }
             Match::HopLimit(limit) => write!(f, "ip6 hoplimit {limit}"),
             Match::Rerouting(rerouting) => f.write_str(rerouting.condition()),
-            Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
-            Match::FlowPort(first, last) => write!(f, "{} {first}-{last}", Field::FlowPort),
-            Match::FlowSourcePort(first, last) => write!(f, "{} {first}-{last}", Field::FlowSourcePort),
-            Match::DestinationPort(first, last) => write!(f, "{} {first}-{last}", Field::DestinationPort),
+            Match::FlowPort(first, last) => write!(f, "{} {}", Field::FlowPort, Span(*first, *last)),
+            Match::FlowSourcePort(first, last) => write!(f, "{} {}", Field::FlowSourcePort, Span(*first, *last)),
+            Match::SourcePort(first, last) => write!(f, "{} {}", Field::SourcePort, Span(*first, *last)),
+            Match::DestinationPort(first, last) => write!(f, "{} {}", Field::DestinationPort, Span(*first, *last)),
             Match::MulticastFrame => f.write_str("meta pkttype multicast"),
             // The kernel reads no realm of a packet without a route (`nft_meta_get_eval`).
             Match::HasRoute => f.write_str("meta rtclassid & 0 == 0"),
@@ -263,9 +263,9 @@ impl Display for Match {
 }
 
 /// One number, or a range of them.
-struct Span(u8, u8);
+struct Span<T>(T, T);
 
-impl Display for Span {
+impl<T: Display + PartialEq> Display for Span<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Span(first, last) = self;
         if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }

@@ -123,8 +123,8 @@ pub use suggest::{
     EndSeen, FlowSeen, Note, SuggestedPods, Suggestion, SuggestionObstacle, WhoSeen, Workloads, suggest,
 };
 pub use translate::{
-    ANSWER_PREFIX, BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DraftRuleset,
-    EdgeHook, FLOW_KEPT_SECONDS, FORWARD_CHAIN, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS,
+    BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DnsCopy, DraftRuleset, EdgeHook,
+    FLOW_KEPT_SECONDS, FORWARD_CHAIN, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS,
     ParsedPrefix, Program, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals,
     counting_chains, flow_tables, names_without_role, translate,
 };

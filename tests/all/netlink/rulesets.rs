@@ -299,6 +299,7 @@ pub(crate) fn every_rule() -> Ruleset {
         ),
         Rule::new(vec![Match::Family(V6), Match::PrivateBytes(40), Match::NextHeader(6)], vec![accept()]),
         Rule::new(vec![udp(), Match::DestinationPort(4789, 8472)], vec![accept()]),
+        Rule::new(vec![tcp(), Match::SourcePort(53, 53)], vec![accept()]),
         Rule::new([Protocol::Tcp, Protocol::Udp].map(Match::NotProtocol).into(), vec![accept()]),
         Rule::new(
             vec![udp(), Match::FlowSourcePort(4789, 8472), within(&[Field::FlowSourcePort], "ports")],
@@ -309,7 +310,7 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Family(V4), Match::Rerouting(ReroutingOption::StrictSourceRoute)], vec![accept()]),
         Rule::new(vec![Match::Rerouting(ReroutingOption::RoutingHeader)], vec![accept()]),
         Rule::new(vec![Match::DestinationTranslated, within(&[Field::FlowSource(V4)], "blocks4")], vec![accept()]),
-        Rule::new(vec![Match::SourceNotTranslated], vec![accept()]),
+        Rule::new(vec![Match::SourceTranslated], vec![accept()]),
         Rule::new(vec![Match::InvolvesHelper], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowSource(V4), Field::Source(V4)], "pairs4")], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowDestination(V6), Field::Source(V6)], "pairs6")], vec![accept()]),

@@ -219,6 +219,30 @@ pub fn udp_datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8])
     ip_packet(source.ip(), destination.ip(), 17, &datagram)
 }
 
+/// A TCP segment over IPv4, from the IP header on: sequence and acknowledgment number, flags and payload.
+///
+/// # Panics
+/// If it exceeds the maximum length of a packet.
+pub fn tcp_packet(
+    (source, source_port): ([u8; 4], u16),
+    (destination, port): ([u8; 4], u16),
+    (sequence, acknowledged): (u32, u32),
+    flags: u8,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut segment = [source_port.to_be_bytes(), port.to_be_bytes()].concat();
+    segment.extend([sequence, acknowledged].map(u32::to_be_bytes).concat());
+    segment.extend([0x50, flags, 0x40, 0, 0, 0, 0, 0]);
+    segment.extend(payload);
+    let length = u16::try_from(segment.len()).expect("a short packet").to_be_bytes();
+    let mut covered = [&source[..], &destination, &[0, 6], &length, &segment].concat();
+    if covered.len() % 2 == 1 {
+        covered.push(0);
+    }
+    segment[16..18].copy_from_slice(&checksum(&covered).to_be_bytes());
+    ipv4_packet(source, destination, 6, &segment)
+}
+
 /// A destination unreachable (port unreachable) of either family, from the IP header on.
 ///
 /// # Panics

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use agent::dns::stream::{MOST_MESSAGE_BYTES, ResolverSegment, StreamKey, Streams};
+use agent::dns::connections::{ConnectionKey, DnsConnections};
+use agent::dns::stream::MOST_MESSAGE_BYTES;
+use nfnetlink::TcpSegment;
 
 use super::dns_answers;
 
@@ -33,21 +35,26 @@ pub fn dns_streams(bytes: &[u8]) {
 }
 
 fn messages(stream: &[u8], segments: &[(usize, usize)]) -> Vec<Vec<u8>> {
-    let (mut streams, now) = (Streams::default(), Instant::now());
-    let key = StreamKey { pod: ([10, 0, 0, 1], 1024).into(), resolver: ([10, 0, 0, 2], 53).into() };
-    let segment = |sequence, starts, payload| ResolverSegment {
+    let now = Instant::now();
+    let mut connections = DnsConnections::new(now);
+    let key = ConnectionKey { pod: ([10, 0, 0, 1], 1024).into(), resolver: ([10, 0, 0, 2], 53).into() };
+    let segment = |sequence, syn, acknowledged, payload| TcpSegment {
         sequence,
-        starts,
-        ends: false,
-        resets: false,
+        fin: false,
+        syn,
+        rst: false,
+        acknowledged,
         payload,
         is_whole: true,
     };
-    streams.push(key, segment(u32::MAX, true, &[]), now);
+    connections.pod_sends(key, segment(0, true, None, &[]), now);
+    connections.resolver_sends(key, segment(u32::MAX, true, Some(1), &[]), now);
+    connections.pod_sends(key, segment(1, false, Some(0), &[]), now);
     let push = |(place, (from, to)): (u64, &(usize, usize))| {
         let payload = stream.get(*from..*to).unwrap_or_default();
         let sequence = u32::try_from(*from).unwrap_or_default();
-        streams.push(key, segment(sequence, false, payload), now + Duration::from_millis(place)).messages
+        let segment = segment(sequence, false, Some(1), payload);
+        connections.resolver_sends(key, segment, now + Duration::from_millis(place)).messages
     };
     (0..).zip(segments).flat_map(push).collect()
 }

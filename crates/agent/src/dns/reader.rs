@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError, TcpSegment};
-use policy::PAUSED_SECONDS;
+use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError};
+use policy::{Direction, DnsCopy};
 use tokio::sync::mpsc;
 
 use super::answer::{DnsAnswer, answer};
-use super::stream::{LONGEST_IDLE, ResolverSegment, StreamKey, Streams};
+use super::connections::{Assembly, ConnectionKey, DnsConnections, IgnoreReason, LONGEST_LAG};
 use crate::event_loop::Event;
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
@@ -20,10 +20,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Limit of answers in one event. Further ones wait in the socket's buffer; the kernel counts those that do not fit.
 const MOST_IN_EVENT: usize = 64;
 
-/// The longest time between two reads of the log after which streams are kept. Together with [`LONGEST_IDLE`] it is shorter
-/// than the pause of the kernel's copies.
-const LONGEST_LAG: Duration = Duration::from_secs(5);
-const _: () = assert!(LONGEST_LAG.as_secs() + LONGEST_IDLE.as_secs() < PAUSED_SECONDS as u64);
+/// Protocol number (IANA).
+const UDP: u8 = 17;
 
 /// A DNS answer on its way to a pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,14 +36,15 @@ pub(crate) struct AnswerReader {
     log: PacketLog,
     events: mpsc::Sender<Event>,
     metrics: Arc<Metrics>,
-    streams: Streams,
+    connections: DnsConnections,
     /// Time of the last read of the log.
     last: Instant,
 }
 
 impl AnswerReader {
     pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> AnswerReader {
-        AnswerReader { log, events, metrics, streams: Streams::default(), last: Instant::now() }
+        let now = Instant::now();
+        AnswerReader { log, events, metrics, connections: DnsConnections::new(now), last: now }
     }
 
     /// Runs until the queue of events is closed.
@@ -55,7 +54,7 @@ impl AnswerReader {
             let mut wait = WAIT;
             while answers.len() < MOST_IN_EVENT {
                 let logged = self.log.next(wait);
-                self.clear_after_pause();
+                self.clear_after_lag();
                 match logged {
                     Ok(None) => break,
                     Ok(Some(LogEvent::Packet(packet))) => self.read(&packet, &mut answers),
@@ -65,7 +64,7 @@ impl AnswerReader {
                         tracing::debug!("cannot decode a copied DNS answer (NFLOG): {error}");
                     }
                     Err(error) => {
-                        self.streams.clear();
+                        self.connections.clear(self.last);
                         tracing::warn!("cannot receive copied DNS answers (NFLOG): {error}");
                         std::thread::sleep(WAIT);
                         break;
@@ -80,48 +79,79 @@ impl AnswerReader {
         }
     }
 
-    /// Removes all streams if the log was not read for so long that the kernel may have paused and resumed copying.
-    fn clear_after_pause(&mut self) {
+    /// Forgets all connections if the log was not read for so long that the time between two copies says little about the
+    /// time between their segments.
+    fn clear_after_lag(&mut self) {
         let now = Instant::now();
-        if now.saturating_duration_since(self.last) > LONGEST_LAG {
-            self.streams.clear();
-        }
+        let lag = now.saturating_duration_since(self.last);
         self.last = now;
+        if lag > LONGEST_LAG {
+            self.connections.clear(now);
+        }
     }
 
-    /// Counts lost copies and removes all streams: a lost copy may have been the start of a connection.
+    /// Counts lost copies and forgets all connections.
     fn count_lost(&mut self, messages: u64) {
-        self.streams.clear();
+        self.connections.clear(self.last);
         self.metrics.dns_answer(AnswerOutcome::Lost, messages);
     }
 
     /// Adds the answers with addresses that the packet completes.
     fn read(&mut self, packet: &LogRecord, answers: &mut Vec<CopiedAnswer>) {
-        let Some(head) = packet.content else { return };
+        let Some(copy) = DnsCopy::of(&packet.prefix) else { return };
         let at = self.last;
+        let Some(head) = packet.content else {
+            self.connections.clear(at);
+            return self.metrics.ignore_dns_segment(IgnoreReason::Unreadable);
+        };
         let mut add = |message: &[u8]| match answer(message) {
             Some(answer) => answers.push(CopiedAnswer { resolver: head.source, answer, at }),
             None => self.metrics.dns_answer(AnswerOutcome::WithoutAddresses, 1),
         };
-        if let Some(payload) = PacketHead::udp_payload(packet.ether_type, &packet.bytes) {
-            add(payload);
-        } else if let Some((key, segment)) = segment(packet) {
-            let assembled = self.streams.push(key, segment, at);
-            assembled.messages.iter().for_each(|message| add(message));
-            if let Some(reason) = assembled.ignored {
-                self.metrics.ignore_dns_segment(reason);
+        if copy == DnsCopy::Answer && head.protocol == UDP {
+            if let Some(payload) = PacketHead::udp_payload(packet.ether_type, &packet.bytes) {
+                add(payload);
             }
+            return;
+        }
+        let assembled = follow(&mut self.connections, copy, &head, packet, at);
+        assembled.messages.iter().for_each(|message| add(message));
+        if let Some(reason) = assembled.ignored {
+            self.metrics.ignore_dns_segment(reason);
         }
     }
 }
 
-/// A segment and its connection; `None` for other packets.
-fn segment(packet: &LogRecord) -> Option<(StreamKey, ResolverSegment<'_>)> {
-    let head = packet.content?;
-    let (from, to) = head.ports?;
-    let TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole } =
-        PacketHead::tcp_segment(packet.ether_type, &packet.bytes)?;
-    let (pod, resolver) = (SocketAddr::new(head.destination, to), SocketAddr::new(head.source, from));
-    let segment = ResolverSegment { sequence, starts: syn && ack, ends: fin, resets: rst, payload, is_whole };
-    Some((StreamKey { pod, resolver }, segment))
+/// Follows the connection of a segment, or a pause of its pod.
+fn follow(
+    connections: &mut DnsConnections,
+    copy: DnsCopy,
+    head: &PacketHead,
+    packet: &LogRecord,
+    now: Instant,
+) -> Assembly {
+    let sender_is_pod = match copy {
+        DnsCopy::PodSegment | DnsCopy::Pause(Direction::Egress) => true,
+        DnsCopy::Answer | DnsCopy::Translated | DnsCopy::Pause(Direction::Ingress) => false,
+    };
+    let (pod, resolver) = if sender_is_pod { (head.source, head.destination) } else { (head.destination, head.source) };
+    if let DnsCopy::Pause(_) = copy {
+        connections.pause(pod, now);
+        return Assembly::default();
+    }
+    let segment = PacketHead::tcp_segment(packet.ether_type, &packet.bytes);
+    let Some((segment, (from, to))) = segment.zip(head.ports) else {
+        connections.forget(pod, now);
+        return Assembly { ignored: Some(IgnoreReason::Unreadable), ..Assembly::default() };
+    };
+    let (pod_port, resolver_port) = if sender_is_pod { (from, to) } else { (to, from) };
+    let key = ConnectionKey { pod: SocketAddr::new(pod, pod_port), resolver: SocketAddr::new(resolver, resolver_port) };
+    if copy == DnsCopy::Translated {
+        connections.reject(key, now);
+        Assembly::default()
+    } else if sender_is_pod {
+        connections.pod_sends(key, segment, now)
+    } else {
+        connections.resolver_sends(key, segment, now)
+    }
 }

@@ -3,7 +3,7 @@
 use policy::{Cause, Change, Kind};
 
 use crate::api::status::Policies;
-use crate::dns::stream::IgnoreReason;
+use crate::dns::connections::IgnoreReason;
 use crate::status::Counts;
 
 /// Kinds of watched objects.
@@ -149,6 +149,8 @@ impl IgnoreReason {
             IgnoreReason::Truncated => "truncated",
             IgnoreReason::TooLong => "too-long",
             IgnoreReason::NoRoom => "no-room",
+            IgnoreReason::Mismatch => "mismatch",
+            IgnoreReason::Unreadable => "unreadable",
         };
         [("reason", word)]
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use nfnetlink::{Kernel, PacketLog, PacketLogError};
 use nft::Table;
-use policy::{ANSWER_PREFIX, COPIED_ANSWER_BYTES, DENIED_PREFIX, LOGGED_BYTES};
+use policy::{COPIED_ANSWER_BYTES, DENIED_PREFIX, DnsCopy, LOGGED_BYTES};
 
 /// Number of consecutive groups tried. Few programs of a node use NFLOG at all.
 const GROUPS: u16 = 16;
@@ -35,7 +35,7 @@ pub(crate) const DNS_ANSWERS: LogGroups = LogGroups {
     flag: "--dns-nflog-group",
     first: DENIED_PACKETS.first + GROUPS,
     bytes: COPIED_ANSWER_BYTES,
-    prefix: ANSWER_PREFIX,
+    prefix: DnsCopy::Answer.prefix(),
     action: "copies them",
 };
 

@@ -58,8 +58,8 @@ pub struct TcpSegment<'a> {
     pub syn: bool,
     /// The connection is reset.
     pub rst: bool,
-    /// The acknowledgement number is valid.
-    pub ack: bool,
+    /// Sequence number of the byte that the sender expects next; `None` without the flag ACK.
+    pub acknowledged: Option<u32>,
     /// As far as it was copied.
     pub payload: &'a [u8],
     /// Whether the whole payload was copied.
@@ -98,9 +98,10 @@ impl PacketHead {
         let stated = length?.checked_sub(offset)?;
         let [fin, syn, rst, ack] = [0x01, 0x02, 0x04, 0x10].map(|flag| header[13] & flag != 0);
         let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        let acknowledged = ack.then(|| u32::from_be_bytes([header[8], header[9], header[10], header[11]]));
         let is_whole = payload.len() >= stated;
         let payload = payload.get(..stated).unwrap_or(payload);
-        Some(TcpSegment { sequence, fin, syn, rst, ack, payload, is_whole })
+        Some(TcpSegment { sequence, fin, syn, rst, acknowledged, payload, is_whole })
     }
 
     /// Whether the number is that of an IPv6 extension header, and so not that of an upper-layer protocol.
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     fn tcp_segment_is_read_without_padding() {
         let tcp = |flags: u8, rest: &[u8]| {
-            let head = [0, 53, 0x9c, 0x40, 0, 0, 1, 0, 0, 0, 0, 0, 0x60, flags, 0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4];
+            let head = [0, 53, 0x9c, 0x40, 0, 0, 1, 0, 0, 0, 2, 0, 0x60, flags, 0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4];
             [&head[..], rest].concat()
         };
         let v4 = |rest: &[u8]| {
@@ -345,7 +346,7 @@ mod tests {
             fin: false,
             syn: true,
             rst: false,
-            ack: true,
+            acknowledged: Some(512),
             payload: b"answer",
             is_whole: true,
         };

@@ -80,10 +80,10 @@ impl Code {
                 self.bitwise(IPS_DST_NAT, 0);
                 self.compare(Compare::NotEqual, &[0; 4]);
             }
-            Match::SourceNotTranslated => {
+            Match::SourceTranslated => {
                 self.ct(CtKey::Status, None);
                 self.bitwise(IPS_SRC_NAT, 0);
-                self.compare(Compare::Equal, &[0; 4]);
+                self.compare(Compare::NotEqual, &[0; 4]);
             }
             Match::InvolvesHelper => {
                 self.ct(CtKey::Status, None);
@@ -148,6 +148,10 @@ impl Code {
             }
             Match::FlowSourcePort(first, last) => {
                 self.load(Field::FlowSourcePort, Register::FIRST);
+                self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
+            }
+            Match::SourcePort(first, last) => {
+                self.load(Field::SourcePort, Register::FIRST);
                 self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
             }
             Match::DestinationPort(first, last) => {

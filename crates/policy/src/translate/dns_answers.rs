@@ -4,25 +4,26 @@
 //! each pod. The rules never decide, and are only present while there are such pods. Whether a resolver is trusted, and
 //! which names count, is decided by the agent.
 //!
-//! Answers over TCP are assembled from copies of segments. A pod that exceeds its limit gets a pause of
-//! [`PAUSED_SECONDS`], in which no segment is copied to it: longer than the agent keeps a connection without segments.
-//! So the agent never continues one connection with segments of a later one whose start was not copied, which would
-//! let the pod choose where a message begins. For the same reason, connections whose source is translated are left out:
-//! two of them may have the same addresses and ports in the forward hook (a pod opens one to a Service and one to its
-//! backend from the same port, and conntrack replaces the port of one), and of those to the node itself only untracked
-//! ones are read.
+//! The agent assembles answers over TCP, and must find the boundaries of messages that the resolver has sent: a message
+//! read from the middle of another one would let the author of the outer one open addresses for any name. A pod can
+//! forge its side of a connection, make conntrack forget it, and have it tracked again from either end. So all segments
+//! that the pod and port 53 exchange are copied, in both directions, selected by their own addresses and ports, in any
+//! state of conntrack. A connection is left out ([`DnsCopy::Translated`]) if its source is translated: two of them may have
+//! the same addresses and ports in the forward hook (a pod opens one to a Service and one to its backend from the same
+//! port, and conntrack replaces the port of one). A pod that exceeds its limit gets a pause of [`PAUSED_SECONDS`] in which
+//! no segment is copied, which [`DnsCopy::Pause`] announces. Of connections to the node itself only untracked ones are read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, ConntrackDirection as Side, Datum, Dynamic, Element, Family, Field, Hook, Key, KeyType,
-    Limit, Log, Match, Name, Period, Protocol, Rule, Ruleset, Set, State,
+    Action, Chain, Comment, ConntrackDirection as Side, Dynamic, Element, Family, Field, Hook, Limit, Log, Match, Name,
+    Period, Protocol, Rule, Ruleset, Set, State, Verdict,
 };
 
-use super::address_key;
 use super::layout::{Layout, address_type, fixed};
 use super::roles::SetRole;
+use super::{Direction, address_key};
 
 /// The port of DNS (RFC 1035, section 4.2).
 const DNS: u16 = 53;
@@ -38,13 +39,16 @@ const SEGMENT_BYTES: u32 = 16_640;
 /// The most bytes that are copied of a packet.
 pub const COPIED_ANSWER_BYTES: u32 = SEGMENT_BYTES;
 
+/// Bytes that are copied of a pod's segment: the longest headers of IPv4 and TCP.
+const POD_SEGMENT_BYTES: u32 = 120;
+
 /// Limit of the answers to one pod, so that none keeps those of others from being copied.
 const EACH_POD: Limit = Limit { packets: 100, per: Period::Second, burst: 200, over: false };
 
-/// The segments to one pod that begin a pause. An answer takes five of them, four without payload.
-const TOO_MANY_SEGMENTS: Limit = Limit { packets: 100, per: Period::Second, burst: 300, over: true };
+/// The segments from and to one pod that begin a pause. A connection with one answer takes ten of them.
+const TOO_MANY_SEGMENTS: Limit = Limit { packets: 200, per: Period::Second, burst: 600, over: true };
 
-/// How long no segments to a pod are copied after its last one above the limit.
+/// How long no segments of a pod are copied after the first one above the limit.
 pub const PAUSED_SECONDS: u32 = 30;
 
 /// Pods whose limits are kept, far more than a node has.
@@ -53,12 +57,68 @@ const PODS: u32 = 4096;
 /// How long the limit of an idle pod is kept.
 const KEPT_SECONDS: u32 = 60;
 
-/// The chain for answers of the own node, and the set of the port that they are from.
-pub(super) const OWN_NODE: &str = "dns-answers";
-pub(super) const PORT: &str = "dns-port";
+/// The chains for what a resolver on the own node sends and receives.
+pub(super) const FROM_OWN_NODE: &str = "dns-answers";
+pub(super) const TO_OWN_NODE: &str = "dns-questions";
 
-/// The log prefix of copied answers.
-pub const ANSWER_PREFIX: &str = "ringfence dns";
+/// The kind of a copied packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DnsCopy {
+    /// A datagram or segment from port 53 to a pod.
+    Answer,
+    /// A segment from port 53 to a pod, of a connection whose source is translated. It is copied as an answer, too.
+    Translated,
+    /// A segment of a pod to port 53.
+    PodSegment,
+    /// A segment in this direction, seen from the pod, exceeded the pod's limit: no further ones are copied for
+    /// [`PAUSED_SECONDS`].
+    Pause(Direction),
+}
+
+impl DnsCopy {
+    /// Each kind.
+    pub const ALL: [DnsCopy; 5] = [
+        DnsCopy::Answer,
+        DnsCopy::Translated,
+        DnsCopy::PodSegment,
+        DnsCopy::Pause(Direction::Egress),
+        DnsCopy::Pause(Direction::Ingress),
+    ];
+
+    /// The log prefix. That of answers begins all of them.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            DnsCopy::Answer => "ringfence dns",
+            DnsCopy::Translated => "ringfence dns translated",
+            DnsCopy::PodSegment => "ringfence dns from pod",
+            DnsCopy::Pause(Direction::Egress) => "ringfence dns pause from pod",
+            DnsCopy::Pause(Direction::Ingress) => "ringfence dns pause to pod",
+        }
+    }
+
+    /// The kind with the prefix.
+    pub fn of(prefix: &str) -> Option<DnsCopy> {
+        DnsCopy::ALL.into_iter().find(|copy| copy.prefix() == prefix)
+    }
+}
+
+/// The chain that copies segments of pods (egress) or to them (ingress).
+pub(super) fn segment_chain(direction: Direction, family: Family) -> &'static str {
+    match (direction, family) {
+        (Direction::Egress, Family::V4) => "dns-from-pods4",
+        (Direction::Egress, Family::V6) => "dns-from-pods6",
+        (Direction::Ingress, Family::V4) => "dns-to-pods4",
+        (Direction::Ingress, Family::V6) => "dns-to-pods6",
+    }
+}
+
+/// The pod's address in a packet.
+fn pod_field(direction: Direction, family: Family) -> Field {
+    match direction {
+        Direction::Egress => Field::Source(family),
+        Direction::Ingress => Field::Destination(family),
+    }
+}
 
 /// The pods of this node whose answers are copied.
 fn clients(family: Family) -> Name {
@@ -94,10 +154,10 @@ pub(super) fn remove_client(ruleset: &mut Ruleset, address: IpAddr) {
     }
 }
 
-/// The rules that copy answers on their way through the forward hook. Adds the sets that they need, and the chain for
-/// answers of the own node, and removes those that nothing needs.
+/// The rules that copy answers on their way through the forward hook. Adds the sets and chains that they need, and
+/// removes those that nothing needs.
 pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule> {
-    let (mut rules, mut of_own_node) = (Vec::new(), Vec::new());
+    let (mut forward, mut from_own_node, mut to_own_node) = (vec![], vec![], vec![]);
     for family in Family::BOTH {
         let is_empty = ruleset.sets.get(&clients(family)).is_none_or(|set| set.elements.is_empty());
         let group = layout.dns_group().filter(|_| !is_empty);
@@ -105,15 +165,17 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             ruleset.sets.remove(&clients(family));
         }
         let Some(group) = group else {
-            for set in [limits(family), segments(family), paused(family)] {
-                ruleset.sets.remove(&set);
-            }
+            remove_family(ruleset, family);
             continue;
         };
         for (set, timeout_seconds, comment) in [
             (limits(family), KEPT_SECONDS, "pods whose answers were copied, each with its limit"),
-            (segments(family), KEPT_SECONDS, "pods whose answers over TCP were copied, each with its limit"),
-            (paused(family), PAUSED_SECONDS, "pods that exceeded the limit of answers over TCP"),
+            (
+                segments(family),
+                KEPT_SECONDS,
+                "pods whose segments from and to port 53 were copied, each with its limit",
+            ),
+            (paused(family), PAUSED_SECONDS, "pods that exceeded the limit of segments"),
         ] {
             let new = || Set {
                 dynamic: Some(Dynamic { timeout_seconds }),
@@ -123,70 +185,111 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             };
             ruleset.sets.entry(set).or_insert_with(|| Arc::new(new()));
         }
-        let pod = Field::FlowSource(family);
-        let matches = |protocol| {
-            vec![
-                Match::Protocol(protocol),
-                Match::FlowPort(DNS, DNS),
-                Match::Direction(Side::Reply),
-                Match::InSet { fields: vec![pod], set: clients(family) },
-            ]
-        };
+        for direction in Direction::BOTH {
+            let rules = segment_rules(direction, family, group);
+            let chain = Chain { hook: None, rules };
+            ruleset.chains.insert(fixed(segment_chain(direction, family)), Arc::new(chain));
+            forward.push(to_segment_chain(direction, family, &[]));
+        }
+        let flow_source = Field::FlowSource(family);
+        let matches = vec![
+            Match::Protocol(Protocol::Udp),
+            Match::FlowPort(DNS, DNS),
+            Match::Direction(Side::Reply),
+            Match::InSet { fields: vec![flow_source], set: clients(family) },
+        ];
         let what = "answers to pods whose cluster policies have domain names";
-        rules.push(Rule::new(matches(Protocol::Udp), copy_datagram(pod, family, group)).commented(what));
-        let segments = [matches(Protocol::Tcp), vec![Match::SourceNotTranslated]].concat();
-        rules.extend(segment_rules(&segments, pod, family, group, what));
-        let receiver = Field::Destination(family);
-        let matches = |protocol| {
-            vec![
-                Match::Protocol(protocol),
-                Match::InSet { fields: vec![Field::L4Proto, Field::SourcePort], set: fixed(PORT) },
-                Match::InSet { fields: vec![receiver], set: clients(family) },
-            ]
-        };
+        forward.push(Rule::new(matches, copy_datagram(flow_source, family, group)).commented(what));
+        let receiver = pod_field(Direction::Ingress, family);
+        let matches = vec![
+            Match::Protocol(Protocol::Udp),
+            Match::SourcePort(DNS, DNS),
+            Match::InSet { fields: vec![receiver], set: clients(family) },
+        ];
         let what = "answers of a resolver on this node";
-        of_own_node.push(Rule::new(matches(Protocol::Udp), copy_datagram(receiver, family, group)).commented(what));
-        let segments = [matches(Protocol::Tcp), vec![Match::State(vec![State::Untracked])]].concat();
-        of_own_node.extend(segment_rules(&segments, receiver, family, group, what));
+        from_own_node.push(Rule::new(matches, copy_datagram(receiver, family, group)).commented(what));
+        let untracked = [Match::State(vec![State::Untracked])];
+        from_own_node.push(to_segment_chain(Direction::Ingress, family, &untracked));
+        to_own_node.push(to_segment_chain(Direction::Egress, family, &untracked));
     }
-    place_own_node_chain(ruleset, of_own_node);
-    rules
+    place_own_node_chain(ruleset, FROM_OWN_NODE, Hook::Output, from_own_node);
+    place_own_node_chain(ruleset, TO_OWN_NODE, Hook::Input, to_own_node);
+    forward
+}
+
+fn remove_family(ruleset: &mut Ruleset, family: Family) {
+    for set in [limits(family), segments(family), paused(family)] {
+        ruleset.sets.remove(&set);
+    }
+    for direction in Direction::BOTH {
+        ruleset.chains.remove(&fixed(segment_chain(direction, family)));
+    }
 }
 
 fn copy_datagram(pod: Field, family: Family, group: u16) -> Vec<Action> {
     let limit = Action::Record { fields: vec![pod], set: limits(family), limit: EACH_POD };
-    vec![limit, copy(group, DATAGRAM_BYTES)]
+    vec![limit, copy(DnsCopy::Answer, group, DATAGRAM_BYTES)]
 }
 
-/// The rule that pauses a pod, and the one that copies segments to those that are not paused. An element of the dynamic
-/// set has a limit, which has no effect in the set of paused pods: no action follows.
-fn segment_rules(matches: &[Match], pod: Field, family: Family, group: u16, what: &str) -> [Rule; 2] {
+/// Leads the segments between pods and port 53 to the chain that copies them.
+fn to_segment_chain(direction: Direction, family: Family, also: &[Match]) -> Rule {
+    let (port, what) = match direction {
+        Direction::Egress => (Match::DestinationPort(DNS, DNS), "segments to resolvers over TCP"),
+        Direction::Ingress => (Match::SourcePort(DNS, DNS), "answers over TCP"),
+    };
+    let is_client = Match::InSet { fields: vec![pod_field(direction, family)], set: clients(family) };
+    let matches = [&[Match::Protocol(Protocol::Tcp), port, is_client], also].concat();
+    let jump = Verdict::Jump(fixed(segment_chain(direction, family)));
+    Rule::new(matches, vec![Action::Verdict(jump)]).commented(what)
+}
+
+/// The rule that pauses a pod, and those that copy segments of pods that are not paused. An element of the dynamic set has
+/// a limit, which has no effect in the set of paused pods: a segment that adds one is within it.
+fn segment_rules(direction: Direction, family: Family, group: u16) -> Vec<Rule> {
+    let pod = pod_field(direction, family);
     let record = |set, limit| Action::Record { fields: vec![pod], set, limit };
-    let pause = vec![record(segments(family), TOO_MANY_SEGMENTS), record(paused(family), EACH_POD)];
-    let is_not_paused = Match::NotInSet { fields: vec![pod], set: paused(family) };
-    [
-        Rule::new(matches.to_vec(), pause).commented("pods with too many answers over TCP"),
-        Rule::new([matches, &[is_not_paused]].concat(), vec![copy(group, SEGMENT_BYTES)]).commented(what),
-    ]
+    let is_not_paused = || Match::NotInSet { fields: vec![pod], set: paused(family) };
+    let pause = vec![
+        record(segments(family), TOO_MANY_SEGMENTS),
+        record(paused(family), EACH_POD),
+        copy(DnsCopy::Pause(direction), group, POD_SEGMENT_BYTES),
+    ];
+    let mut rules = vec![Rule::new(vec![is_not_paused()], pause).commented("pods with too many segments")];
+    let mut push = |matches, of, bytes| rules.push(Rule::new(matches, vec![copy(of, group, bytes)]));
+    match direction {
+        Direction::Egress => push(vec![is_not_paused()], DnsCopy::PodSegment, POD_SEGMENT_BYTES),
+        Direction::Ingress => {
+            push(vec![Match::SourceTranslated, is_not_paused()], DnsCopy::Translated, POD_SEGMENT_BYTES);
+            push(vec![is_not_paused()], DnsCopy::Answer, SEGMENT_BYTES);
+        }
+    }
+    rules
 }
 
-fn copy(group: u16, snap_bytes: u32) -> Action {
-    Action::Log(Log { prefix: Comment::new(ANSWER_PREFIX), group, snap_bytes })
+fn copy(of: DnsCopy, group: u16, snap_bytes: u32) -> Action {
+    Action::Log(Log { prefix: Comment::new(of.prefix()), group, snap_bytes })
 }
 
 /// A resolver on the node, such as NodeLocal DNSCache, excludes its packets from connection tracking. Only processes of
-/// the node send through this hook.
-fn place_own_node_chain(ruleset: &mut Ruleset, rules: Vec<Rule>) {
+/// the node send through the output hook.
+fn place_own_node_chain(ruleset: &mut Ruleset, name: &str, hook: Hook, rules: Vec<Rule>) {
     if rules.is_empty() {
-        ruleset.chains.remove(&fixed(OWN_NODE));
-        ruleset.sets.remove(&fixed(PORT));
-        return;
+        ruleset.chains.remove(&fixed(name));
+    } else {
+        ruleset.chains.insert(fixed(name), Arc::new(Chain { hook: Some(hook), rules }));
     }
-    let mut port = Set::of(&[KeyType::InetProto, KeyType::InetService]);
-    port.comment = Some(Comment::new("protocols and ports of resolvers"));
-    for protocol in [Protocol::Udp, Protocol::Tcp] {
-        port.elements.insert(Key::Two(Datum::Protocol(protocol), Datum::Port(DNS)), Element::default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_tells_the_kind_of_copy() {
+        for copy in DnsCopy::ALL {
+            assert_eq!(DnsCopy::of(copy.prefix()), Some(copy));
+            assert!(copy.prefix().starts_with(DnsCopy::Answer.prefix()), "the group is found by it");
+        }
+        assert_eq!(DnsCopy::of("ringfence deny/ingress"), None);
     }
-    ruleset.sets.insert(fixed(PORT), Arc::new(port));
-    ruleset.chains.insert(fixed(OWN_NODE), Arc::new(Chain { hook: Some(Hook::Output), rules }));
 }

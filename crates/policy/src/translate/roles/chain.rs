@@ -1,6 +1,6 @@
 //! The roles of chains, with their fixed names or the prefixes of their names.
 
-use nft::Name;
+use nft::{Family, Name};
 
 use super::super::audit::{self, AuditRole};
 use super::super::reporting::Cause;
@@ -28,7 +28,11 @@ pub(in crate::translate) enum ChainRole {
     /// Base chain `input`.
     Input,
     ToOwnNode,
+    /// Base chains at the output and input hooks that copy what a resolver on this node sends and receives.
     DnsAnswers,
+    DnsQuestions,
+    /// Copies TCP segments from (egress) and to (ingress) pods.
+    DnsSegments(Direction, Family),
     Related,
     Stray,
     StrayOfIsolated,
@@ -106,6 +110,7 @@ impl ChainRole {
             ChainRole::Input,
             ChainRole::ToOwnNode,
             ChainRole::DnsAnswers,
+            ChainRole::DnsQuestions,
             ChainRole::Related,
             ChainRole::Stray,
             ChainRole::StrayOfIsolated,
@@ -130,6 +135,8 @@ impl ChainRole {
                 ChainRole::AuditEnd(direction),
                 ChainRole::PendingReport(direction),
                 ChainRole::HairpinEnd(direction),
+                ChainRole::DnsSegments(direction, Family::V4),
+                ChainRole::DnsSegments(direction, Family::V6),
             ]
         };
         let of_directions = Direction::BOTH.into_iter().flat_map(of_direction);
@@ -165,7 +172,9 @@ impl ChainRole {
             ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
-            ChainRole::DnsAnswers => dns_answers::OWN_NODE,
+            ChainRole::DnsAnswers => dns_answers::FROM_OWN_NODE,
+            ChainRole::DnsQuestions => dns_answers::TO_OWN_NODE,
+            ChainRole::DnsSegments(direction, family) => dns_answers::segment_chain(direction, family),
             ChainRole::Related => icmp_errors::RELATED,
             ChainRole::Stray => layout::STRAY,
             ChainRole::StrayOfIsolated => layout::STRAY_OF_ISOLATED,
@@ -216,6 +225,8 @@ impl ChainRole {
             | ChainRole::Input
             | ChainRole::ToOwnNode
             | ChainRole::DnsAnswers
+            | ChainRole::DnsQuestions
+            | ChainRole::DnsSegments(..)
             | ChainRole::Related
             | ChainRole::Stray
             | ChainRole::StrayOfIsolated
@@ -291,6 +302,8 @@ impl ChainRole {
             | ChainRole::Input
             | ChainRole::ToOwnNode
             | ChainRole::DnsAnswers
+            | ChainRole::DnsQuestions
+            | ChainRole::DnsSegments(..)
             | ChainRole::TunnelForwarded
             | ChainRole::TunnelWrapped
             | ChainRole::TunnelToOwnNode
@@ -338,6 +351,8 @@ impl ChainRole {
             | ChainRole::Input
             | ChainRole::ToOwnNode
             | ChainRole::DnsAnswers
+            | ChainRole::DnsQuestions
+            | ChainRole::DnsSegments(..)
             | ChainRole::Related
             | ChainRole::Stray
             | ChainRole::StrayOfIsolated

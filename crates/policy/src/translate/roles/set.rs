@@ -5,7 +5,7 @@ use nft::{Family, Name};
 use super::super::audit::AuditRole;
 use super::super::reporting::flow_tables;
 use super::super::tier_rules::TierDecision;
-use super::super::{Direction, bridge_ports, dns_answers, edge, layout, reporting, tunnels};
+use super::super::{Direction, bridge_ports, edge, layout, reporting, tunnels};
 use super::{ChainRole, head};
 
 /// The purpose of a set.
@@ -41,7 +41,6 @@ pub(in crate::translate) enum SetRole {
     FlowTable,
     OverflowSources(Family),
     PortProtocols,
-    DnsPort,
     DnsClients(Family),
     DnsLimits(Family),
     DnsSegments(Family),
@@ -190,7 +189,6 @@ impl SetRole {
             SetRole::LinkLocal,
             SetRole::ClosedLinkLocal,
             SetRole::PortProtocols,
-            SetRole::DnsPort,
             SetRole::ClosedPorts,
             SetRole::ConfinedPorts,
         ];
@@ -265,7 +263,6 @@ impl SetRole {
             }
             SetRole::OverflowSources(family) => by_family(family, ["overflow-sources4", "overflow-sources6"]),
             SetRole::PortProtocols => reporting::PORT_PROTOCOLS,
-            SetRole::DnsPort => dns_answers::PORT,
             SetRole::DnsClients(family) => by_family(family, ["dns-clients4", "dns-clients6"]),
             SetRole::DnsLimits(family) => by_family(family, ["dns-answers4", "dns-answers6"]),
             SetRole::DnsSegments(family) => by_family(family, ["dns-segments4", "dns-segments6"]),
@@ -337,7 +334,6 @@ impl SetRole {
             | SetRole::FlowTable
             | SetRole::OverflowSources(_)
             | SetRole::PortProtocols
-            | SetRole::DnsPort
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
             | SetRole::DnsSegments(_)
@@ -392,7 +388,6 @@ impl SetRole {
             | SetRole::FlowTable
             | SetRole::OverflowSources(_)
             | SetRole::PortProtocols
-            | SetRole::DnsPort
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
             | SetRole::DnsSegments(_)
@@ -443,7 +438,6 @@ impl SetRole {
             | SetRole::FlowTable
             | SetRole::OverflowSources(_)
             | SetRole::PortProtocols
-            | SetRole::DnsPort
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
             | SetRole::DnsSegments(_)
@@ -497,7 +491,6 @@ impl SetRole {
             | SetRole::FlowTable
             | SetRole::OverflowSources(_)
             | SetRole::PortProtocols
-            | SetRole::DnsPort
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
             | SetRole::DnsSegments(_)
