@@ -1,20 +1,19 @@
 //! Domain names of cluster policies: an agent that learns addresses from real answers, and the connections of pods.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use kit::agent_process::{AgentProcess, WITHIN};
-use kit::frame::{send_packets, tcp_packet, udp_datagram};
+use kit::frame::{send_packets, udp_datagram};
 use kit::openmetrics;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
-use nix::sys::time::TimeVal;
 use serde_json::{Value, json};
-use tests::dns_server::{DnsServer, Record, answer_with, ask_on, framed, question};
+use tests::dns_server::{DnsServer, Record, answer_with, ask_on};
 
 use crate::stage::{NODE, Stage};
+
+mod forged_connections;
 
 const WEB: &str = "10.1.0.2";
 const OTHER: &str = "10.1.0.3";
@@ -440,83 +439,6 @@ fn exceeded_limit_pauses_answers_over_tcp() {
     scene.dns.ask_from(&scene.stage.lab, address(WEB), NAME);
     drop(scene.until_open(&mut agent, WEB, SITE));
     assert_eq!(answers(&agent, "learned"), 1.0);
-}
-
-/// A pod's side of a connection to the resolver, without its kernel: the numbers are its own choice.
-struct ForgedConnection<'a> {
-    scene: &'a Scene,
-    port: u16,
-    received: OwnedFd,
-}
-
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
-const PUSH_ACK: u8 = 0x18;
-
-impl ForgedConnection<'_> {
-    fn new(scene: &Scene, port: u16) -> ForgedConnection<'_> {
-        let received = scene.stage.lab.in_namespace_of(address(WEB), || {
-            let rules = "add table ip quiet; add chain ip quiet out { type filter hook output priority 0; }; \
-                         add rule ip quiet out tcp flags rst drop";
-            assert!(Command::new("nft").arg(rules).status().expect("nft").success());
-            socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp).expect("a raw socket")
-        });
-        setsockopt(&received, sockopt::ReceiveTimeout, &TimeVal::new(10, 0)).expect("a timeout");
-        ForgedConnection { scene, port, received }
-    }
-
-    fn send(&self, numbers: (u32, u32), flags: u8, payload: &[u8]) {
-        let octets = |text: &str| text.parse::<Ipv4Addr>().expect("an address").octets();
-        let packet = tcp_packet((octets(WEB), self.port), (octets(DNS), 53), numbers, flags, payload);
-        self.scene.stage.lab.in_namespace_of(address(WEB), || send_packets(&[packet]));
-    }
-
-    /// The sequence number and the payload of the resolver's next segment with these flags.
-    fn receive(&self, flags: u8) -> (u32, Vec<u8>) {
-        let mut bytes = [0; 4096];
-        loop {
-            let length = recv(self.received.as_raw_fd(), &mut bytes, MsgFlags::empty()).expect("a segment");
-            let segment = &bytes[20..length];
-            let number = u32::from_be_bytes(segment[4..8].try_into().expect("4 bytes"));
-            if segment[2..4] == self.port.to_be_bytes() && segment[13] == flags {
-                return (number, segment[usize::from(segment[12] >> 4) * 4..].to_vec());
-            }
-        }
-    }
-}
-
-/// With SYN cookies, a pod shifts the start of the resolver's stream, so that a record's content is in the place of an
-/// answer.
-#[test]
-fn shifted_start_of_connection_opens_nothing() {
-    let scene = Scene::new(&json!([NAME]));
-    let mut agent = scene.start();
-    scene.stage.lab.in_namespace_of(address(DNS), || {
-        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").expect("the sysctl")
-    });
-    let inner = framed(&answer_with(NAME, address(SITE)));
-    scene.dns.set("evil.example.com", 300, vec![Record::Text(inner.clone())]);
-    let asked = framed(&question("evil.example.com"));
-    let start = 7_000_000;
-    let exchange = |port, shift: u32| {
-        let connection = ForgedConnection::new(&scene, port);
-        connection.send((start, 0), SYN, &[]);
-        let (cookie, _) = connection.receive(SYN | ACK);
-        let numbers = (start + 1 - shift, cookie.wrapping_add(1).wrapping_sub(shift));
-        connection.send(numbers, ACK, &[]);
-        connection.send(numbers, PUSH_ACK, &asked);
-        let (_, answered) = connection.receive(PUSH_ACK);
-        answered.windows(inner.len()).position(|bytes| bytes == inner).expect("the text is in the answer")
-    };
-    // The place of the text is that in an exact connection, which opens nothing either.
-    let place = exchange(40_001, 0);
-    agent.until("the answer is read", |agent| (answers(agent, "without-addresses") == 1.0).then_some(()));
-    exchange(40_002, u32::try_from(place).expect("a short answer"));
-    let mismatches =
-        |agent: &AgentProcess| series(agent, "ringfence_ignored_dns_segments_total", ("reason", "mismatch"));
-    agent.until("the connection is ignored", |agent| (mismatches(agent) > 0.0).then_some(()));
-    assert!(scene.is_denied(WEB, SITE));
-    assert_eq!((answers(&agent, "learned"), answers(&agent, "other-name")), (0.0, 0.0));
 }
 
 /// Prints how long first connections take: `cargo test -p tests --test all first_connection -- --nocapture`.

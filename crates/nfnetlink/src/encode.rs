@@ -64,6 +64,8 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
         Hook::Input => (1, 0, NF_ACCEPT, None),
         // NF_INET_LOCAL_OUT at priority `filter`
         Hook::Output => (3, 0, NF_ACCEPT, None),
+        // NF_INET_POST_ROUTING after source NAT (NF_IP_PRI_NAT_SRC, 100)
+        Hook::LatePostrouting => (4, 200, NF_ACCEPT, None),
         // NF_INET_PRE_ROUTING before defragmentation (NF_IP_PRI_CONNTRACK_DEFRAG, -400), which replies to fragments
         Hook::EarlyPrerouting => (0, -450, NF_ACCEPT, None),
         // NF_BR_FORWARD at priority `filter` of bridges

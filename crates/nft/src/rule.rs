@@ -595,6 +595,8 @@ pub enum Hook {
     EarlyPrerouting,
     /// Packets sent by the node itself, in an `inet` table at priority `filter` (0).
     Output,
+    /// Packets that leave the node, after source address translation (100), in an `inet` table at priority 200.
+    LatePostrouting,
     /// Frames received by the interface, in a `netdev` table at priority -500. The policy is `drop`.
     Ingress(InterfaceName),
 }
@@ -603,7 +605,9 @@ impl Hook {
     /// The family of tables in which the hook exists.
     pub fn family(self) -> TableFamily {
         match self {
-            Hook::Forward | Hook::Input | Hook::Output | Hook::EarlyPrerouting => TableFamily::Inet,
+            Hook::Forward | Hook::Input | Hook::Output | Hook::EarlyPrerouting | Hook::LatePostrouting => {
+                TableFamily::Inet
+            }
             Hook::Prerouting | Hook::BridgeForward | Hook::BridgeOutput => TableFamily::Bridge,
             Hook::Ingress(_) => TableFamily::Netdev,
         }

@@ -94,6 +94,7 @@ fn expected(ether_type: u16, content: PacketHead) -> LogRecord {
         content: Some(content),
         bytes: vec![],
         original: None,
+        reply: None,
     }
 }
 
@@ -188,6 +189,7 @@ fn a_packet_on_a_bridge_tells_the_port() {
             content,
             bytes: vec![],
             original: None,
+            reply: None,
         };
         assert_eq!(first, packet_of(IPV4, Some(content)));
         send_frame("inside", &[&ethernet[..], &[0x08, 0x06], &[0; 28]].concat());

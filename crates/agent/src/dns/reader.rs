@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError};
+use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError, TrackedTuple};
 use policy::{Direction, DnsCopy};
 use tokio::sync::mpsc;
 
@@ -148,10 +148,125 @@ fn follow(
     let key = ConnectionKey { pod: SocketAddr::new(pod, pod_port), resolver: SocketAddr::new(resolver, resolver_port) };
     if copy == DnsCopy::Translated {
         connections.reject(key, now);
+        match packet.reply.and_then(|reply| resolver_side(&reply)) {
+            Some(key) if key.pod.ip() == pod => connections.reject(key, now),
+            // The source is translated to the address of the node.
+            Some(_) => {}
+            None => connections.forget(pod, now),
+        }
         Assembly::default()
     } else if sender_is_pod {
         connections.pod_sends(key, segment, now)
     } else {
         connections.resolver_sends(key, segment, now)
+    }
+}
+
+/// The ends of the connection that the resolver sees.
+fn resolver_side(reply: &TrackedTuple) -> Option<ConnectionKey> {
+    let pod = SocketAddr::new(reply.destination, reply.destination_port?);
+    Some(ConnectionKey { pod, resolver: SocketAddr::new(reply.source, reply.source_port?) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const RESOLVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+    /// A copy of a segment without payload between the pod's port and the resolver.
+    fn record(copy: DnsCopy, port: u16, [sequence, acknowledged]: [u32; 2], flags: u8) -> LogRecord {
+        let is_from_pod = copy == DnsCopy::PodSegment;
+        let ends = if is_from_pod { [(POD, port), (RESOLVER, 53)] } else { [(RESOLVER, 53), (POD, port)] };
+        let octets = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.octets(),
+            IpAddr::V6(_) => unreachable!("both are of IPv4"),
+        };
+        let mut bytes = vec![0x45, 0, 0, 40, 0, 1, 0, 0, 64, 6, 0, 0];
+        bytes.extend(ends.map(|(address, _)| octets(address)).concat());
+        bytes.extend(ends.map(|(_, port)| port.to_be_bytes()).concat());
+        bytes.extend([sequence, acknowledged].map(u32::to_be_bytes).concat());
+        bytes.extend([0x50, flags, 0, 0, 0, 0, 0, 0]);
+        LogRecord {
+            prefix: copy.prefix().into(),
+            ether_type: 0x0800,
+            input: None,
+            output: None,
+            sequence: None,
+            content: PacketHead::parse(0x0800, &bytes),
+            bytes,
+            original: None,
+            reply: None,
+        }
+    }
+
+    fn take(connections: &mut DnsConnections, record: &LogRecord, now: Instant) -> Assembly {
+        let copy = DnsCopy::of(&record.prefix).unwrap();
+        follow(connections, copy, &record.content.unwrap(), record, now)
+    }
+
+    /// Takes the copy after the handshake of port 1000, and returns what becomes of its next segment.
+    fn next_after(record_of: impl FnOnce() -> LogRecord) -> Option<IgnoreReason> {
+        let now = Instant::now();
+        let mut connections = DnsConnections::new(now);
+        for (copy, numbers, flags) in [
+            (DnsCopy::PodSegment, [5, 0], 0x02),
+            (DnsCopy::Answer, [99, 6], 0x12),
+            (DnsCopy::PodSegment, [6, 100], 0x10),
+        ] {
+            assert_eq!(take(&mut connections, &record(copy, 1000, numbers, flags), now), Assembly::default());
+        }
+        take(&mut connections, &record_of(), now);
+        let mut bytes = record(DnsCopy::Answer, 1000, [100, 6], 0x18);
+        bytes.bytes[3] += 1;
+        bytes.bytes.push(0);
+        take(&mut connections, &bytes, now).ignored
+    }
+
+    #[test]
+    fn translated_segment_ends_connection_that_resolver_sees() {
+        let ignored = Some(IgnoreReason::StartMissing);
+        let of_port = |port, destination| {
+            let tuple = TrackedTuple {
+                source: RESOLVER,
+                destination,
+                protocol: 6,
+                source_port: Some(53),
+                destination_port: Some(port),
+                icmp_type: None,
+            };
+            move || LogRecord { reply: Some(tuple), ..record(DnsCopy::Translated, 2000, [100, 6], 0x04) }
+        };
+        assert_eq!(next_after(of_port(1000, POD)), ignored);
+        assert_eq!(next_after(of_port(1001, POD)), None, "another connection");
+        assert_eq!(next_after(of_port(1000, RESOLVER)), None, "of an address of the node");
+        assert_eq!(
+            next_after(|| record(DnsCopy::Translated, 2000, [100, 6], 0x04)),
+            ignored,
+            "it may be any connection"
+        );
+    }
+
+    #[test]
+    fn pause_or_unreadable_segment_ends_all_connections() {
+        let ignored = Some(IgnoreReason::StartMissing);
+        let pause = |direction| {
+            move || {
+                let copy = if direction == Direction::Egress { DnsCopy::PodSegment } else { DnsCopy::Answer };
+                let prefix = DnsCopy::Pause(direction).prefix().into();
+                LogRecord { prefix, ..record(copy, 2000, [1, 1], 0x10) }
+            }
+        };
+        assert_eq!(Direction::BOTH.map(|direction| next_after(pause(direction))), [ignored; 2]);
+        let truncated = || {
+            let mut record = record(DnsCopy::PodSegment, 2000, [1, 1], 0x10);
+            record.bytes.truncate(30);
+            record
+        };
+        assert_eq!(next_after(truncated), ignored);
+        assert_eq!(next_after(|| record(DnsCopy::PodSegment, 2000, [1, 1], 0x10)), None, "another connection");
     }
 }

@@ -154,6 +154,7 @@ pub(crate) mod tests {
             content,
             bytes: vec![],
             original: None,
+            reply: None,
         }
     }
 

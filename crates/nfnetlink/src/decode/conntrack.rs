@@ -165,10 +165,13 @@ fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
     })
 }
 
-/// The original direction of a conntrack entry that is an attribute of another message (`NFULA_CT`).
-pub(super) fn original_tuple(entry: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
+/// Both directions of a conntrack entry that is an attribute of another message (`NFULA_CT`), the original one first.
+pub(super) fn tuples(entry: Attribute<'_>) -> Result<[TrackedTuple; 2], DecodeError> {
     let f = AttributeIndex::of("a conntrack entry", entry.nested())?;
-    f.need(ORIGINAL).and_then(tuple).map_err(within("CTA_TUPLE_ORIG"))
+    Ok([
+        f.need(ORIGINAL).and_then(tuple).map_err(within("CTA_TUPLE_ORIG"))?,
+        f.need(REPLY).and_then(tuple).map_err(within("CTA_TUPLE_REPLY"))?,
+    ])
 }
 
 /// Adds the name of the entry's attribute to an error.

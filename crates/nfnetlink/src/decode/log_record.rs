@@ -3,7 +3,7 @@
 
 use super::DecodeError;
 use super::attributes::AttributeIndex;
-use super::conntrack::{TrackedTuple, original_tuple};
+use super::conntrack::{TrackedTuple, tuples};
 use super::packet::PacketHead;
 use crate::message::{Messages, ULOG, family_and_attributes};
 
@@ -44,6 +44,9 @@ pub struct LogRecord<I = String> {
     /// The flow's original direction, before any destination translation. `None` for packets without a conntrack entry,
     /// and if the kernel does not report it ([`PacketLog::shows_connections`](crate::PacketLog::shows_connections)).
     pub original: Option<TrackedTuple>,
+    /// The flow's reply direction, as the replies arrive: before any translation of them is reversed. `None` like
+    /// `original`.
+    pub reply: Option<TrackedTuple>,
 }
 
 impl<I> LogRecord<I> {
@@ -52,10 +55,10 @@ impl<I> LogRecord<I> {
     /// # Errors
     /// The first error of `interface`, which returns `None` for an interface that no longer exists.
     pub fn resolve<J, E>(self, interface: impl Fn(I) -> Result<Option<J>, E>) -> Result<LogRecord<J>, E> {
-        let LogRecord { prefix, ether_type, input, output, sequence, content, bytes, original } = self;
+        let LogRecord { prefix, ether_type, input, output, sequence, content, bytes, original, reply } = self;
         let resolve = |index: Option<I>| index.map(&interface).transpose().map(Option::flatten);
         let (input, output) = (resolve(input)?, resolve(output)?);
-        Ok(LogRecord { prefix, ether_type, input, output, sequence, content, bytes, original })
+        Ok(LogRecord { prefix, ether_type, input, output, sequence, content, bytes, original, reply })
     }
 }
 
@@ -81,6 +84,7 @@ fn packet(f: &AttributeIndex<'_>) -> Result<LogRecord<u32>, DecodeError> {
     let ether_type = u16::from_be_bytes([high, low]);
     // For a bridge the port is the physical interface (`__build_packet_message`).
     let interface = |port, other| -> Result<_, DecodeError> { Ok(f.number(port)?.or(f.number(other)?)) };
+    let [original, reply] = f.get(CONNECTION).map(tuples).transpose()?.map_or([None; 2], |both| both.map(Some));
     Ok(LogRecord {
         prefix: f.get(PREFIX).map_or(String::new(), |a| String::from_utf8_lossy(a.bytes()).into_owned()),
         ether_type,
@@ -89,7 +93,8 @@ fn packet(f: &AttributeIndex<'_>) -> Result<LogRecord<u32>, DecodeError> {
         sequence: f.number(SEQUENCE)?,
         content: f.get(PAYLOAD).and_then(|a| PacketHead::parse(ether_type, a.value)),
         bytes: f.get(PAYLOAD).map_or(vec![], |a| a.value.to_vec()),
-        original: f.get(CONNECTION).map(original_tuple).transpose()?,
+        original,
+        reply,
     })
 }
 
@@ -126,13 +131,14 @@ mod tests {
             content: Some(content),
             bytes: DATAGRAM.to_vec(),
             original: None,
+            reply: None,
         };
         assert_eq!(decode_logged(&message), Ok(vec![expected]));
     }
 
     #[test]
-    fn logged_packet_has_its_original_destination() {
-        // CTA_TUPLE_ORIG of a conntrack entry: UDP from 10.0.0.1:40000 to 10.96.0.10:53.
+    fn logged_packet_has_both_directions_of_its_flow() {
+        // A tuple of a conntrack entry: UDP from 10.0.0.1:40000 to 10.96.0.10:53.
         let addresses = [[8, 0, 1, 0, 10, 0, 0, 1], [8, 0, 2, 0, 10, 96, 0, 10]].concat();
         let protocol = [[5, 0, 1, 0, 17, 0, 0, 0], [6, 0, 2, 0, 0x9c, 0x40, 0, 0], [6, 0, 3, 0, 0, 53, 0, 0]].concat();
         let nested = |kind: u16, content: &[u8]| {
@@ -140,11 +146,15 @@ mod tests {
             [&length, &kind, content].concat()
         };
         let tuple = [nested(1, &addresses), nested(2, &protocol)].concat();
-        let message = header().put(CONNECTION, &nested(1, &tuple)).finish();
-        let original = decode_logged(&message).unwrap()[0].original.unwrap();
-        assert_eq!((original.destination, original.destination_port), ("10.96.0.10".parse().unwrap(), Some(53)));
-        let missing = header().put(CONNECTION, &nested(2, &tuple)).finish();
-        assert!(decode_logged(&missing).unwrap_err().to_string().contains("CTA_TUPLE_ORIG"));
+        let message = header().put(CONNECTION, &[nested(1, &tuple), nested(2, &tuple)].concat()).finish();
+        let record = decode_logged(&message).unwrap().remove(0);
+        for direction in [record.original.unwrap(), record.reply.unwrap()] {
+            assert_eq!((direction.destination, direction.destination_port), ("10.96.0.10".parse().unwrap(), Some(53)));
+        }
+        for (number, missing) in [(1, "CTA_TUPLE_REPLY"), (2, "CTA_TUPLE_ORIG")] {
+            let message = header().put(CONNECTION, &nested(number, &tuple)).finish();
+            assert!(decode_logged(&message).unwrap_err().to_string().contains(missing));
+        }
     }
 
     #[test]

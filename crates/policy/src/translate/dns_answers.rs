@@ -8,9 +8,10 @@
 //! read from the middle of another one would let the author of the outer one open addresses for any name. A pod can
 //! forge its side of a connection, make conntrack forget it, and have it tracked again from either end. So all segments
 //! that the pod and port 53 exchange are copied, in both directions, selected by their own addresses and ports, in any
-//! state of conntrack. A connection is left out ([`DnsCopy::Translated`]) if its source is translated: two of them may have
-//! the same addresses and ports in the forward hook (a pod opens one to a Service and one to its backend from the same
-//! port, and conntrack replaces the port of one). A pod that exceeds its limit gets a pause of [`PAUSED_SECONDS`] in which
+//! state of conntrack. A connection has the ports that the resolver sees. They differ from the pod's if conntrack
+//! replaces the port of one of two connections that would look the same to the resolver (a pod opens one to a Service
+//! and one to its backend from the same port). So segments of pods are copied after source translation, and those of
+//! resolvers are marked ([`DnsCopy::Translated`]) where it was reversed. A pod that exceeds its limit gets a pause of [`PAUSED_SECONDS`] in which
 //! no segment is copied, which [`DnsCopy::Pause`] announces. Of connections to the node itself only untracked ones are read.
 
 use std::net::IpAddr;
@@ -57,7 +58,8 @@ const PODS: u32 = 4096;
 /// How long the limit of an idle pod is kept.
 const KEPT_SECONDS: u32 = 60;
 
-/// The chains for what a resolver on the own node sends and receives.
+/// The chains for segments to resolvers, and for packets that a resolver on the own node sends and receives.
+pub(super) const LEAVING: &str = "dns-leaving";
 pub(super) const FROM_OWN_NODE: &str = "dns-answers";
 pub(super) const TO_OWN_NODE: &str = "dns-questions";
 
@@ -66,9 +68,10 @@ pub(super) const TO_OWN_NODE: &str = "dns-questions";
 pub enum DnsCopy {
     /// A datagram or segment from port 53 to a pod.
     Answer,
-    /// A segment from port 53 to a pod, of a connection whose source is translated. It is copied as an answer, too.
+    /// A segment from port 53 to a pod, in a flow whose source is translated: the port of the pod may be another one for
+    /// the sender, and the packet's conntrack entry has it. It is copied as an answer, too.
     Translated,
-    /// A segment of a pod to port 53.
+    /// A segment of a pod to port 53, as it leaves the node.
     PodSegment,
     /// A segment in this direction, seen from the pod, exceeded the pod's limit: no further ones are copied for
     /// [`PAUSED_SECONDS`].
@@ -157,7 +160,7 @@ pub(super) fn remove_client(ruleset: &mut Ruleset, address: IpAddr) {
 /// The rules that copy answers on their way through the forward hook. Adds the sets and chains that they need, and
 /// removes those that nothing needs.
 pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule> {
-    let (mut forward, mut from_own_node, mut to_own_node) = (vec![], vec![], vec![]);
+    let (mut forward, mut leaving, mut from_own_node, mut to_own_node) = (vec![], vec![], vec![], vec![]);
     for family in Family::BOTH {
         let is_empty = ruleset.sets.get(&clients(family)).is_none_or(|set| set.elements.is_empty());
         let group = layout.dns_group().filter(|_| !is_empty);
@@ -189,8 +192,9 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             let rules = segment_rules(direction, family, group);
             let chain = Chain { hook: None, rules };
             ruleset.chains.insert(fixed(segment_chain(direction, family)), Arc::new(chain));
-            forward.push(to_segment_chain(direction, family, &[]));
         }
+        leaving.push(to_segment_chain(Direction::Egress, family, &[]));
+        forward.push(to_segment_chain(Direction::Ingress, family, &[]));
         let flow_source = Field::FlowSource(family);
         let matches = vec![
             Match::Protocol(Protocol::Udp),
@@ -212,8 +216,15 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
         from_own_node.push(to_segment_chain(Direction::Ingress, family, &untracked));
         to_own_node.push(to_segment_chain(Direction::Egress, family, &untracked));
     }
-    place_own_node_chain(ruleset, FROM_OWN_NODE, Hook::Output, from_own_node);
-    place_own_node_chain(ruleset, TO_OWN_NODE, Hook::Input, to_own_node);
+    for (name, hook, rules) in [
+        (LEAVING, Hook::LatePostrouting, leaving),
+        // A resolver on the node, such as NodeLocal DNSCache, excludes its packets from connection tracking. Only
+        // processes of the node send through the output hook.
+        (FROM_OWN_NODE, Hook::Output, from_own_node),
+        (TO_OWN_NODE, Hook::Input, to_own_node),
+    ] {
+        place_base_chain(ruleset, name, hook, rules);
+    }
     forward
 }
 
@@ -270,9 +281,7 @@ fn copy(of: DnsCopy, group: u16, snap_bytes: u32) -> Action {
     Action::Log(Log { prefix: Comment::new(of.prefix()), group, snap_bytes })
 }
 
-/// A resolver on the node, such as NodeLocal DNSCache, excludes its packets from connection tracking. Only processes of
-/// the node send through the output hook.
-fn place_own_node_chain(ruleset: &mut Ruleset, name: &str, hook: Hook, rules: Vec<Rule>) {
+fn place_base_chain(ruleset: &mut Ruleset, name: &str, hook: Hook, rules: Vec<Rule>) {
     if rules.is_empty() {
         ruleset.chains.remove(&fixed(name));
     } else {

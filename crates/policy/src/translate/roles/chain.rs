@@ -28,7 +28,9 @@ pub(in crate::translate) enum ChainRole {
     /// Base chain `input`.
     Input,
     ToOwnNode,
-    /// Base chains at the output and input hooks that copy what a resolver on this node sends and receives.
+    /// Base chain at the postrouting hook that copies segments to resolvers.
+    DnsLeaving,
+    /// Base chains at the output and input hooks that copy packets of a resolver on this node.
     DnsAnswers,
     DnsQuestions,
     /// Copies TCP segments from (egress) and to (ingress) pods.
@@ -109,6 +111,7 @@ impl ChainRole {
             ChainRole::SourceRoute,
             ChainRole::Input,
             ChainRole::ToOwnNode,
+            ChainRole::DnsLeaving,
             ChainRole::DnsAnswers,
             ChainRole::DnsQuestions,
             ChainRole::Related,
@@ -172,6 +175,7 @@ impl ChainRole {
             ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
+            ChainRole::DnsLeaving => dns_answers::LEAVING,
             ChainRole::DnsAnswers => dns_answers::FROM_OWN_NODE,
             ChainRole::DnsQuestions => dns_answers::TO_OWN_NODE,
             ChainRole::DnsSegments(direction, family) => dns_answers::segment_chain(direction, family),
@@ -224,6 +228,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
             | ChainRole::DnsQuestions
             | ChainRole::DnsSegments(..)
@@ -301,6 +306,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
             | ChainRole::DnsQuestions
             | ChainRole::DnsSegments(..)
@@ -350,6 +356,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
             | ChainRole::DnsQuestions
             | ChainRole::DnsSegments(..)
