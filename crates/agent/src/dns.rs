@@ -6,6 +6,7 @@
 //! they expire (`LearnedTable`). Nothing here decides about a packet: rules about names match learned addresses only.
 
 pub mod answer;
+mod clients;
 pub mod connections;
 mod reader;
 mod resolvers;
@@ -13,6 +14,7 @@ mod saved;
 pub mod stream;
 mod table;
 
+pub(crate) use clients::DnsClients;
 pub(crate) use reader::{AnswerReader, CopiedAnswer};
 pub(crate) use resolvers::{DEFAULT_PODS, DEFAULT_RESOLVER, ResolverPods, Resolvers};
 pub(crate) use saved::{SAVES_APART, SavedNames};

@@ -6,19 +6,20 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use jiff::Timestamp;
 use nfnetlink::Notification;
-use policy::{AttachmentId, Object, ObjectName};
+use policy::{AttachmentId, Object, ObjectName, dns_clients};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
 use crate::attachments;
 use crate::background::Background;
 use crate::bridge_ports::bridge_ports;
-use crate::dns::{CopiedAnswer, SavedNames};
+use crate::dns::{CopiedAnswer, DnsClients, SavedNames};
 use crate::enforcer::{EnforceResult, Enforcer, Trouble};
 use crate::flows::ClockReading;
 use crate::gate::{Outcome, PendingAdd};
@@ -87,6 +88,7 @@ pub(crate) struct EventLoop {
     /// Queue of pod lookups; `None` without an API server.
     lookups: Option<mpsc::Sender<PodRequest>>,
     saved_names: SavedNames,
+    dns_clients: DnsClients,
     /// The thread that names denied packets.
     naming: Background<NamedEvents>,
     /// The thread that examines the node.
@@ -101,6 +103,7 @@ impl EventLoop {
         enforcer: Enforcer,
         run_dir: &Path,
         lookups: Option<mpsc::Sender<PodRequest>>,
+        dns_clients: DnsClients,
     ) -> EventLoop {
         let mut event_loop = EventLoop {
             reconciler,
@@ -108,6 +111,7 @@ impl EventLoop {
             run_dir: run_dir.to_owned(),
             lookups,
             saved_names: SavedNames::in_folder(run_dir),
+            dns_clients,
             naming: Background::default(),
             examination: Background::default(),
             checks: CheckThread::default(),
@@ -261,6 +265,13 @@ impl EventLoop {
 
     fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>) -> CommitAttempt {
         let policy_generation = self.enforcer.policy_generation();
+        let commit = result.as_ref().ok().and_then(Option::as_ref).and_then(|enforced| enforced.commit.as_ref());
+        if commit.is_some_and(|commit| commit.repaired.is_some()) {
+            // The rules that copy answers may have been missing.
+            self.dns_clients.publish(&BTreeSet::new(), Instant::now());
+        }
+        let clients = self.enforcer.rulesets().flat_map(dns_clients).collect();
+        self.dns_clients.publish(&clients, Instant::now());
         CommitAttempt { result, policy_generation, ended: Timestamp::now() }
     }
 

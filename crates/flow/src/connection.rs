@@ -38,6 +38,8 @@ pub struct CountedFlow {
     pub reply: Tuple,
     /// The connection mark, which holds the generation that approved the flow.
     pub mark: u32,
+    /// A packet of the reply direction was seen.
+    pub has_reply: bool,
     /// Packets and bytes so far of the original and the reply direction; `None` if the entry was created without
     /// accounting.
     pub volume: Option<[Volume; 2]>,

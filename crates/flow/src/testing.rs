@@ -122,6 +122,7 @@ pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> CountedFl
         id: ConnectionId { id: u32::from(source_port), zone: 0, original },
         reply,
         mark: 0,
+        has_reply: false,
         volume: None,
         started: made,
     }

@@ -173,7 +173,7 @@ impl Tracker {
         at: Timestamp,
         windows: &mut Windows,
     ) -> bool {
-        let CountedFlow { id, reply: _, mark: _, volume, started: made } = connection;
+        let CountedFlow { id, reply: _, mark: _, has_reply: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
             if tracked.is_of(*made) {

@@ -126,7 +126,7 @@ pub use translate::{
     BadMask, COPIED_ANSWER_BYTES, Cause, DEFAULT_MARK_MASK, DENIED_PREFIX, Direction, DnsCopy, DraftRuleset, EdgeHook,
     FLOW_KEPT_SECONDS, FORWARD_CHAIN, FlowTable, Generation, Judgement, LOGGED_BYTES, Layout, PAUSED_SECONDS,
     ParsedPrefix, Program, Revocations, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, changes_intervals,
-    counting_chains, flow_tables, names_without_role, translate,
+    counting_chains, dns_clients, flow_tables, names_without_role, translate,
 };
 pub use uid::Uid;
 

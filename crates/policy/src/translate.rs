@@ -44,7 +44,7 @@ use std::sync::Arc;
 use nft::{Comment, Datum, Element, Key, Name, NameMap, Ruleset, Verdict};
 
 pub use dispatch::FORWARD_CHAIN;
-pub use dns_answers::{COPIED_ANSWER_BYTES, DnsCopy, PAUSED_SECONDS};
+pub use dns_answers::{COPIED_ANSWER_BYTES, DnsCopy, PAUSED_SECONDS, dns_clients};
 pub use draft::DraftRuleset;
 pub use edge::EdgeHook;
 pub use generation::{BadMask, DEFAULT_MARK_MASK, Generation};

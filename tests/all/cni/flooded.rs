@@ -1,6 +1,7 @@
 //! Flow records of frames that a bridge floods: the kernel confirms their entry when the copy for the node passes.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use kit::agent_process::until;
 use kit::frame::{send_frame, udp_packet};
@@ -8,8 +9,12 @@ use kit::frame::{send_frame, udp_packet};
 use super::forged::{Node, hardware_address};
 use super::{Families, Place, Pod};
 use crate::flows::{listed, records_flows};
+use crate::stage::pod;
 
 const SENT: usize = 20;
+
+/// By then the agent has read the manifest.
+const LATER: Duration = Duration::from_secs(2);
 
 /// Sends datagrams in frames to all ports of the bridge.
 fn send_to_all(sender: &Pod, from: IpAddr, to: IpAddr, port: u16) {
@@ -39,6 +44,17 @@ fn denied_flooded_frames_are_no_allowed_flow() {
     until("the allowed flow is recorded", || verdicts(&place, 2003).contains(&"allowed".into()).then_some(()));
     for port in [2001, 2002] {
         until("the denied packets are recorded", || verdicts(&place, port).contains(&"denied".into()).then_some(()));
+        assert!(!verdicts(&place, port).contains(&"allowed".into()), "port {port}: {:?}", verdicts(&place, port));
+    }
+    // Later states of the cluster do not change that.
+    let later = serde_json::to_string(&pod("later", "node-b", "app=later", &["10.9.0.9"])).expect("JSON");
+    std::fs::write(place.path("manifests").join("later.yaml"), later).expect("the manifest");
+    until("the change is in force", || {
+        send_to_all(&node.other, address("other"), address("db"), 2004);
+        verdicts(&place, 2004).contains(&"allowed".into()).then_some(())
+    });
+    std::thread::sleep(LATER);
+    for port in [2001, 2002] {
         assert!(!verdicts(&place, port).contains(&"allowed".into()), "port {port}: {:?}", verdicts(&place, port));
     }
     node.end();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::dns::connections::{ConnectionKey, DnsConnections};
+use agent::dns::connections::{ConnectionKey, CopyTime, DnsConnections};
 use agent::dns::stream::MOST_MESSAGE_BYTES;
 use nfnetlink::TcpSegment;
 
@@ -36,6 +36,10 @@ pub fn dns_streams(bytes: &[u8]) {
 
 fn messages(stream: &[u8], segments: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let now = Instant::now();
+    let at = |milliseconds| {
+        let time = now + Duration::from_millis(milliseconds);
+        CopyTime { earliest: time, latest: time }
+    };
     let mut connections = DnsConnections::new(now);
     let key = ConnectionKey { pod: ([10, 0, 0, 1], 1024).into(), resolver: ([10, 0, 0, 2], 53).into() };
     let segment = |sequence, syn, acknowledged, payload| TcpSegment {
@@ -47,14 +51,14 @@ fn messages(stream: &[u8], segments: &[(usize, usize)]) -> Vec<Vec<u8>> {
         payload,
         is_whole: true,
     };
-    connections.pod_sends(key, segment(0, true, None, &[]), now);
-    connections.resolver_sends(key, segment(u32::MAX, true, Some(1), &[]), now);
-    connections.pod_sends(key, segment(1, false, Some(0), &[]), now);
+    connections.pod_sends(key, segment(0, true, None, &[]), at(0));
+    connections.resolver_sends(key, segment(u32::MAX, true, Some(1), &[]), at(0));
+    connections.pod_sends(key, segment(1, false, Some(0), &[]), at(0));
     let push = |(place, (from, to)): (u64, &(usize, usize))| {
         let payload = stream.get(*from..*to).unwrap_or_default();
         let sequence = u32::try_from(*from).unwrap_or_default();
         let segment = segment(sequence, false, Some(1), payload);
-        connections.resolver_sends(key, segment, now + Duration::from_millis(place)).messages
+        connections.resolver_sends(key, segment, at(place)).messages
     };
     (0..).zip(segments).flat_map(push).collect()
 }

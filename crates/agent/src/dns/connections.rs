@@ -23,31 +23,32 @@ use policy::PAUSED_SECONDS;
 
 use super::stream::Stream;
 
-/// How long a segment that was copied, or should have been, may take to the resolver. A connection whose segments
-/// stopped for as long has none under way.
-const IN_FLIGHT: Duration = Duration::from_secs(2);
+/// How long connections stay ignored after their last segment, and new ones of a pod after segments were not copied: longer
+/// than a segment takes from the hooks of the node to the resolver.
+pub(super) const QUARANTINE: Duration = Duration::from_secs(3);
 
-/// The longest time between two reads of the log after which connections are kept: so much less time may have passed
-/// between two segments than between their copies.
-pub(super) const LONGEST_LAG: Duration = Duration::from_secs(5);
-
-/// How long connections stay ignored after their last segment, and all of a pod's new ones after copies were missing.
-pub(super) const QUARANTINE: Duration = Duration::from_secs(10);
-const _: () = assert!(IN_FLIGHT.as_secs() + LONGEST_LAG.as_secs() < QUARANTINE.as_secs());
-
-/// How long the kernel copies no segments of a pod that has exceeded its limit.
+/// How long the kernel copies no segments between two ends that have exceeded the limit.
 const PAUSE: Duration = Duration::from_secs(PAUSED_SECONDS as u64);
 
 /// Streams of one pod, and of all: with the bounds of a stream, 12 MiB of memory.
 const MOST_STREAMS_OF_POD: usize = 16;
 const MOST_STREAMS: usize = 256;
 
-/// DnsConnections of one pod with segments within [`QUARANTINE`], of 100 bytes each, far more than the limit of copies permits
-/// if each has an answer. A pod with more is ignored for a while.
-const MOST_CONNECTIONS_OF_POD: usize = 1024;
+/// Connections of a pod with one resolver and with segments within [`QUARANTINE`], of 100 bytes each, far more than the
+/// limit of copies permits if each has an answer. Such a pair with more is ignored for a while.
+const MOST_CONNECTIONS_OF_PAIR: usize = 1024;
 
-/// Pods that are followed, far more than a node has.
-const MOST_PODS: usize = 4096;
+/// Pairs of a pod and another end that are followed.
+const MOST_PAIRS: usize = 4096;
+
+/// When a segment was copied.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyTime {
+    /// The log was empty then, so no earlier copy waited in it.
+    pub earliest: Instant,
+    /// When the copy was read.
+    pub latest: Instant,
+}
 
 /// The ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,21 +107,26 @@ impl Assembly {
     }
 }
 
+/// A pod and the other end of its connections.
+type PairKey = (IpAddr, IpAddr);
+
 /// The connections of all pods.
 #[derive(Debug)]
 pub struct DnsConnections {
-    pods: BTreeMap<IpAddr, Pod>,
+    pairs: BTreeMap<PairKey, Pair>,
     /// Those that are read.
     streams: BTreeMap<ConnectionKey, Stream>,
-    /// [`Pod::ignored_until`] of pods that have no connections yet.
+    /// [`Pair::ignored_until`] of pairs that have no connections yet.
     ignored_until: Instant,
     /// When expired connections were last removed.
     swept: Instant,
 }
 
-/// DnsConnections of a pod with recent segments.
+/// Connections of a pair with recent segments.
 #[derive(Debug)]
-struct Pod {
+struct Pair {
+    /// Since when the pod's segments have been copied; `None` if that is not known yet.
+    copied_since: Option<Instant>,
     connections: BTreeMap<ConnectionKey, RecentConnection>,
     /// No connection that begins before this time is read.
     ignored_until: Instant,
@@ -129,7 +135,7 @@ struct Pod {
 #[derive(Debug, Clone, Copy)]
 struct RecentConnection {
     phase: Phase,
-    /// Time of its last segment.
+    /// The latest time of its last segment.
     last: Instant,
 }
 
@@ -143,26 +149,26 @@ enum Phase {
 }
 
 impl RecentConnection {
-    fn is_expired(&self, now: Instant) -> bool {
-        self.phase != Phase::Read && now.saturating_duration_since(self.last) >= QUARANTINE
+    fn is_expired(&self, at: CopyTime) -> bool {
+        self.phase != Phase::Read && at.earliest.saturating_duration_since(self.last) >= QUARANTINE
     }
 }
 
 impl DnsConnections {
     pub fn new(now: Instant) -> DnsConnections {
-        DnsConnections { pods: BTreeMap::new(), streams: BTreeMap::new(), ignored_until: now, swept: now }
+        DnsConnections { pairs: BTreeMap::new(), streams: BTreeMap::new(), ignored_until: now, swept: now }
     }
 
     /// A segment of the pod.
-    pub fn pod_sends(&mut self, key: ConnectionKey, segment: TcpSegment<'_>, now: Instant) -> Assembly {
-        let phase = self.note(key, now);
+    pub fn pod_sends(&mut self, key: ConnectionKey, segment: TcpSegment<'_>, at: CopyTime) -> Assembly {
+        let phase = self.note(key, at);
         let is_plain_syn = segment.syn && segment.acknowledged.is_none() && !segment.rst;
         match phase {
             None if is_plain_syn => self.set_phase(key, Phase::Opening),
             None => self.ignore(key),
             Some(Phase::Opening) if !is_plain_syn => self.ignore(key),
             Some(Phase::Opening | Phase::Ignored) => {}
-            Some(Phase::Read) => return self.pod_answers(key, segment, is_plain_syn, now),
+            Some(Phase::Read) => return self.pod_answers(key, segment, is_plain_syn, at),
         }
         Assembly::default()
     }
@@ -173,9 +179,9 @@ impl DnsConnections {
         key: ConnectionKey,
         segment: TcpSegment<'_>,
         is_plain_syn: bool,
-        now: Instant,
+        at: CopyTime,
     ) -> Assembly {
-        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_idle(now)) else {
+        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_idle(at.latest)) else {
             self.ignore(key);
             return Assembly::default();
         };
@@ -187,7 +193,7 @@ impl DnsConnections {
             Some(to) => !segment.syn && stream.acknowledge(to),
             None => is_plain_syn && stream.is_opening(),
         };
-        stream.settle(now);
+        stream.settle(at.earliest);
         if continues {
             return Assembly::default();
         }
@@ -196,8 +202,8 @@ impl DnsConnections {
     }
 
     /// A segment of the resolver.
-    pub fn resolver_sends(&mut self, key: ConnectionKey, segment: TcpSegment<'_>, now: Instant) -> Assembly {
-        let phase = self.note(key, now);
+    pub fn resolver_sends(&mut self, key: ConnectionKey, segment: TcpSegment<'_>, at: CopyTime) -> Assembly {
+        let phase = self.note(key, at);
         let is_syn_ack = segment.syn && segment.acknowledged.is_some() && !segment.rst;
         let first = segment.sequence.wrapping_add(1);
         match phase {
@@ -206,7 +212,7 @@ impl DnsConnections {
                     self.ignore(key);
                     return Assembly::ignored(IgnoreReason::NoRoom);
                 }
-                self.streams.insert(key, Stream::new(first, now));
+                self.streams.insert(key, Stream::new(first, at.earliest));
                 self.set_phase(key, Phase::Read);
             }
             Some(Phase::Read) => {}
@@ -215,7 +221,8 @@ impl DnsConnections {
                 return Assembly::of_ignored(&segment);
             }
         }
-        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_idle(now) && !segment.rst) else {
+        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_idle(at.latest) && !segment.rst)
+        else {
             self.ignore(key);
             return Assembly::of_ignored(&segment);
         };
@@ -236,7 +243,7 @@ impl DnsConnections {
         if segment.fin {
             stream.end_at(sequence.wrapping_add(segment.payload.len() as u32));
         }
-        stream.settle(now);
+        stream.settle(at.earliest);
         let is_finished = stream.is_finished();
         assembled.ignored = outcome.err().or(assembled.ignored);
         if outcome.is_err() || is_finished {
@@ -246,47 +253,59 @@ impl DnsConnections {
     }
 
     /// Ignores a connection that may have the segments of another one.
-    pub fn reject(&mut self, key: ConnectionKey, now: Instant) {
-        self.note(key, now);
+    pub fn reject(&mut self, key: ConnectionKey, at: CopyTime) {
+        self.note(key, at);
         self.ignore(key);
     }
 
-    /// The kernel copies no segments of the pod for a while.
-    pub fn pause(&mut self, pod: IpAddr, now: Instant) {
-        self.forget_until(pod, now, PAUSE + QUARANTINE);
+    /// The kernel copies no segments between a pod and another end for a while.
+    pub fn pause(&mut self, pod: IpAddr, other: IpAddr, at: CopyTime) {
+        self.forget_until((pod, other), at.latest + PAUSE + QUARANTINE, at);
     }
 
-    /// Forgets the pod's connections, and reads no new ones for a while, since a segment is not known.
-    pub fn forget(&mut self, pod: IpAddr, now: Instant) {
-        self.forget_until(pod, now, QUARANTINE);
+    /// Forgets the connections of a pod with another end, and reads no new ones for a while, since a segment is not known.
+    pub fn forget(&mut self, pod: IpAddr, other: IpAddr, at: CopyTime) {
+        self.forget_until((pod, other), at.latest + QUARANTINE, at);
     }
 
-    fn forget_until(&mut self, pod: IpAddr, now: Instant, ignored: Duration) {
-        self.streams.retain(|key, _| key.pod.ip() != pod);
-        let pod = self.pod(pod, now);
-        pod.connections.clear();
-        pod.ignored_until = pod.ignored_until.max(now + ignored);
+    fn forget_until(&mut self, key: PairKey, until: Instant, at: CopyTime) {
+        self.streams.retain(|of, _| pair_of(of) != key);
+        if let Some(pair) = self.pair(key, at) {
+            pair.connections.clear();
+            pair.ignored_until = pair.ignored_until.max(until);
+        }
     }
 
-    /// [`DnsConnections::forget`] for all pods, since copies may have been lost.
+    /// Forgets all connections, and reads no new ones for a while, since copies may have been lost.
     pub fn clear(&mut self, now: Instant) {
         *self = DnsConnections { ignored_until: now + QUARANTINE, ..DnsConnections::new(now) };
     }
 
+    /// The pod's segments have been copied since this time. Earlier ones are not known.
+    pub fn copied_since(&mut self, pod: IpAddr, other: IpAddr, since: Instant, at: CopyTime) {
+        let key = (pod, other);
+        if let Some(pair) = self.pair(key, at)
+            && pair.copied_since != Some(since)
+        {
+            pair.copied_since = Some(since);
+            self.forget_until(key, since + QUARANTINE, at);
+        }
+    }
+
     /// Notes that the connection has a segment now. Returns its phase before; `None` if it is a new one. One that begins
-    /// while the pod is ignored is ignored.
-    fn note(&mut self, key: ConnectionKey, now: Instant) -> Option<Phase> {
-        self.sweep(now);
-        let pod = self.pod(key.pod.ip(), now);
-        let is_ignored = now < pod.ignored_until;
-        let begins = || RecentConnection { phase: if is_ignored { Phase::Ignored } else { Phase::Opening }, last: now };
-        let before = match pod.connections.entry(key) {
-            Entry::Occupied(mut entry) if entry.get().is_expired(now) => {
+    /// while the pair is ignored is ignored.
+    fn note(&mut self, key: ConnectionKey, at: CopyTime) -> Option<Phase> {
+        let Some(pair) = self.pair(pair_of(&key), at) else { return Some(Phase::Ignored) };
+        let is_ignored = at.earliest < pair.ignored_until;
+        let phase = if is_ignored { Phase::Ignored } else { Phase::Opening };
+        let begins = || RecentConnection { phase, last: at.latest };
+        let before = match pair.connections.entry(key) {
+            Entry::Occupied(mut entry) if entry.get().is_expired(at) => {
                 *entry.get_mut() = begins();
                 is_ignored.then_some(Phase::Ignored)
             }
             Entry::Occupied(mut entry) => {
-                entry.get_mut().last = now;
+                entry.get_mut().last = at.latest;
                 Some(entry.get().phase)
             }
             Entry::Vacant(entry) => {
@@ -294,24 +313,31 @@ impl DnsConnections {
                 is_ignored.then_some(Phase::Ignored)
             }
         };
-        if pod.connections.len() > MOST_CONNECTIONS_OF_POD {
-            self.forget(key.pod.ip(), now);
+        if pair.connections.len() > MOST_CONNECTIONS_OF_PAIR {
+            self.forget(key.pod.ip(), key.resolver.ip(), at);
             return Some(Phase::Ignored);
         }
         before
     }
 
-    fn pod(&mut self, pod: IpAddr, now: Instant) -> &mut Pod {
-        if self.pods.len() >= MOST_PODS && !self.pods.contains_key(&pod) {
-            self.clear(now);
+    /// The pair, or a new one; `None` if there is no room.
+    fn pair(&mut self, key: PairKey, at: CopyTime) -> Option<&mut Pair> {
+        self.sweep(at);
+        if self.pairs.len() >= MOST_PAIRS && !self.pairs.contains_key(&key) {
+            self.ignored_until = at.latest + QUARANTINE;
+            return None;
         }
         let ignored_until = self.ignored_until;
-        self.pods.entry(pod).or_insert_with(|| Pod { connections: BTreeMap::new(), ignored_until })
+        Some(self.pairs.entry(key).or_insert_with(|| Pair {
+            copied_since: None,
+            connections: BTreeMap::new(),
+            ignored_until,
+        }))
     }
 
     fn set_phase(&mut self, key: ConnectionKey, phase: Phase) {
-        let pod = self.pods.get_mut(&key.pod.ip());
-        if let Some(seen) = pod.and_then(|pod| pod.connections.get_mut(&key)) {
+        let pair = self.pairs.get_mut(&pair_of(&key));
+        if let Some(seen) = pair.and_then(|pair| pair.connections.get_mut(&key)) {
             seen.phase = phase;
         }
     }
@@ -346,21 +372,25 @@ impl DnsConnections {
     }
 
     /// Removes what has expired, from time to time.
-    fn sweep(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.swept) < QUARANTINE {
+    fn sweep(&mut self, at: CopyTime) {
+        if at.earliest.saturating_duration_since(self.swept) < QUARANTINE {
             return;
         }
-        self.swept = now;
+        self.swept = at.latest;
         let idle: Vec<ConnectionKey> =
-            self.streams.iter().filter(|(_, stream)| stream.is_idle(now)).map(|(key, _)| *key).collect();
+            self.streams.iter().filter(|(_, stream)| stream.is_idle(at.latest)).map(|(key, _)| *key).collect();
         for key in idle {
             self.ignore(key);
         }
-        for pod in self.pods.values_mut() {
-            pod.connections.retain(|_, seen| !seen.is_expired(now));
+        for pair in self.pairs.values_mut() {
+            pair.connections.retain(|_, seen| !seen.is_expired(at));
         }
-        self.pods.retain(|_, pod| !pod.connections.is_empty() || now < pod.ignored_until);
+        self.pairs.retain(|_, pair| !pair.connections.is_empty() || at.earliest < pair.ignored_until);
     }
+}
+
+fn pair_of(key: &ConnectionKey) -> PairKey {
+    (key.pod.ip(), key.resolver.ip())
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use policy::{Direction, DnsCopy};
 use tokio::sync::mpsc;
 
 use super::answer::{DnsAnswer, answer};
-use super::connections::{Assembly, ConnectionKey, DnsConnections, IgnoreReason, LONGEST_LAG};
+use super::clients::DnsClients;
+use super::connections::{Assembly, ConnectionKey, CopyTime, DnsConnections, IgnoreReason};
 use crate::event_loop::Event;
 use crate::metrics::Metrics;
 use crate::metrics::labels::AnswerOutcome;
@@ -36,25 +37,33 @@ pub(crate) struct AnswerReader {
     log: PacketLog,
     events: mpsc::Sender<Event>,
     metrics: Arc<Metrics>,
+    clients: DnsClients,
     connections: DnsConnections,
-    /// Time of the last read of the log.
-    last: Instant,
+    /// The last time at which the log had no further copies.
+    empty: Instant,
 }
 
 impl AnswerReader {
-    pub(crate) fn new(log: PacketLog, events: mpsc::Sender<Event>, metrics: Arc<Metrics>) -> AnswerReader {
+    pub(crate) fn new(
+        log: PacketLog,
+        events: mpsc::Sender<Event>,
+        metrics: Arc<Metrics>,
+        clients: DnsClients,
+    ) -> AnswerReader {
         let now = Instant::now();
-        AnswerReader { log, events, metrics, connections: DnsConnections::new(now), last: now }
+        AnswerReader { log, events, metrics, clients, connections: DnsConnections::new(now), empty: now }
     }
 
     /// Runs until the queue of events is closed.
     pub(crate) fn run(mut self) {
         while !self.events.is_closed() {
             let mut answers = Vec::new();
-            let mut wait = WAIT;
             while answers.len() < MOST_IN_EVENT {
-                let logged = self.log.next(wait);
-                self.clear_after_lag();
+                // Answers that are already queued share an event with the first one.
+                let logged = match self.next_queued() {
+                    Ok(None) if answers.is_empty() => self.log.next(WAIT),
+                    logged => logged,
+                };
                 match logged {
                     Ok(None) => break,
                     Ok(Some(LogEvent::Packet(packet))) => self.read(&packet, &mut answers),
@@ -64,14 +73,12 @@ impl AnswerReader {
                         tracing::debug!("cannot decode a copied DNS answer (NFLOG): {error}");
                     }
                     Err(error) => {
-                        self.connections.clear(self.last);
+                        self.connections.clear(Instant::now());
                         tracing::warn!("cannot receive copied DNS answers (NFLOG): {error}");
                         std::thread::sleep(WAIT);
                         break;
                     }
                 }
-                // Answers that are already queued share an event with the first one.
-                wait = Duration::ZERO;
             }
             if !answers.is_empty() && self.events.blocking_send(Event::DnsAnswers(answers)).is_err() {
                 return;
@@ -79,33 +86,32 @@ impl AnswerReader {
         }
     }
 
-    /// Forgets all connections if the log was not read for so long that the time between two copies says little about the
-    /// time between their segments.
-    fn clear_after_lag(&mut self) {
-        let now = Instant::now();
-        let lag = now.saturating_duration_since(self.last);
-        self.last = now;
-        if lag > LONGEST_LAG {
-            self.connections.clear(now);
+    /// The next copy that is already in the log.
+    fn next_queued(&mut self) -> Result<Option<LogEvent>, PacketLogError> {
+        let before = Instant::now();
+        let logged = self.log.next(Duration::ZERO);
+        if let Ok(None) = logged {
+            self.empty = before;
         }
+        logged
     }
 
     /// Counts lost copies and forgets all connections.
     fn count_lost(&mut self, messages: u64) {
-        self.connections.clear(self.last);
+        self.connections.clear(Instant::now());
         self.metrics.dns_answer(AnswerOutcome::Lost, messages);
     }
 
     /// Adds the answers with addresses that the packet completes.
     fn read(&mut self, packet: &LogRecord, answers: &mut Vec<CopiedAnswer>) {
         let Some(copy) = DnsCopy::of(&packet.prefix) else { return };
-        let at = self.last;
+        let at = CopyTime { earliest: self.empty, latest: Instant::now() };
         let Some(head) = packet.content else {
-            self.connections.clear(at);
+            self.connections.clear(at.latest);
             return self.metrics.ignore_dns_segment(IgnoreReason::Unreadable);
         };
         let mut add = |message: &[u8]| match answer(message) {
-            Some(answer) => answers.push(CopiedAnswer { resolver: head.source, answer, at }),
+            Some(answer) => answers.push(CopiedAnswer { resolver: head.source, answer, at: at.latest }),
             None => self.metrics.dns_answer(AnswerOutcome::WithoutAddresses, 1),
         };
         if copy == DnsCopy::Answer && head.protocol == UDP {
@@ -114,7 +120,7 @@ impl AnswerReader {
             }
             return;
         }
-        let assembled = follow(&mut self.connections, copy, &head, packet, at);
+        let assembled = follow(&mut self.connections, &self.clients, copy, &head, packet, at);
         assembled.messages.iter().for_each(|message| add(message));
         if let Some(reason) = assembled.ignored {
             self.metrics.ignore_dns_segment(reason);
@@ -125,40 +131,48 @@ impl AnswerReader {
 /// Follows the connection of a segment, or a pause of its pod.
 fn follow(
     connections: &mut DnsConnections,
+    clients: &DnsClients,
     copy: DnsCopy,
     head: &PacketHead,
     packet: &LogRecord,
-    now: Instant,
+    at: CopyTime,
 ) -> Assembly {
     let sender_is_pod = match copy {
         DnsCopy::PodSegment | DnsCopy::Pause(Direction::Egress) => true,
         DnsCopy::Answer | DnsCopy::Translated | DnsCopy::Pause(Direction::Ingress) => false,
     };
     let (pod, resolver) = if sender_is_pod { (head.source, head.destination) } else { (head.destination, head.source) };
+    match clients.since(pod) {
+        Some(since) => connections.copied_since(pod, resolver, since, at),
+        None => {
+            connections.forget(pod, resolver, at);
+            return Assembly::default();
+        }
+    }
     if let DnsCopy::Pause(_) = copy {
-        connections.pause(pod, now);
+        connections.pause(pod, resolver, at);
         return Assembly::default();
     }
     let segment = PacketHead::tcp_segment(packet.ether_type, &packet.bytes);
     let Some((segment, (from, to))) = segment.zip(head.ports) else {
-        connections.forget(pod, now);
+        connections.forget(pod, resolver, at);
         return Assembly { ignored: Some(IgnoreReason::Unreadable), ..Assembly::default() };
     };
     let (pod_port, resolver_port) = if sender_is_pod { (from, to) } else { (to, from) };
     let key = ConnectionKey { pod: SocketAddr::new(pod, pod_port), resolver: SocketAddr::new(resolver, resolver_port) };
     if copy == DnsCopy::Translated {
-        connections.reject(key, now);
+        connections.reject(key, at);
         match packet.reply.and_then(|reply| resolver_side(&reply)) {
-            Some(key) if key.pod.ip() == pod => connections.reject(key, now),
+            Some(key) if key.pod.ip() == pod => connections.reject(key, at),
             // The source is translated to the address of the node.
             Some(_) => {}
-            None => connections.forget(pod, now),
+            None => connections.forget(pod, resolver, at),
         }
         Assembly::default()
     } else if sender_is_pod {
-        connections.pod_sends(key, segment, now)
+        connections.pod_sends(key, segment, at)
     } else {
-        connections.resolver_sends(key, segment, now)
+        connections.resolver_sends(key, segment, at)
     }
 }
 
@@ -172,6 +186,7 @@ fn resolver_side(reply: &TrackedTuple) -> Option<ConnectionKey> {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use super::super::connections::QUARANTINE;
     use super::*;
 
     const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -203,27 +218,30 @@ mod tests {
         }
     }
 
-    fn take(connections: &mut DnsConnections, record: &LogRecord, now: Instant) -> Assembly {
+    fn take(connections: &mut DnsConnections, clients: &DnsClients, record: &LogRecord, now: Instant) -> Assembly {
         let copy = DnsCopy::of(&record.prefix).unwrap();
-        follow(connections, copy, &record.content.unwrap(), record, now)
+        let at = CopyTime { earliest: now, latest: now };
+        follow(connections, clients, copy, &record.content.unwrap(), record, at)
     }
 
     /// Takes the copy after the handshake of port 1000, and returns what becomes of its next segment.
     fn next_after(record_of: impl FnOnce() -> LogRecord) -> Option<IgnoreReason> {
-        let now = Instant::now();
+        let clients = DnsClients::default();
+        clients.publish(&[POD].into(), Instant::now());
+        let now = Instant::now() + QUARANTINE;
         let mut connections = DnsConnections::new(now);
         for (copy, numbers, flags) in [
             (DnsCopy::PodSegment, [5, 0], 0x02),
             (DnsCopy::Answer, [99, 6], 0x12),
             (DnsCopy::PodSegment, [6, 100], 0x10),
         ] {
-            assert_eq!(take(&mut connections, &record(copy, 1000, numbers, flags), now), Assembly::default());
+            assert_eq!(take(&mut connections, &clients, &record(copy, 1000, numbers, flags), now), Assembly::default());
         }
-        take(&mut connections, &record_of(), now);
+        take(&mut connections, &clients, &record_of(), now);
         let mut bytes = record(DnsCopy::Answer, 1000, [100, 6], 0x18);
         bytes.bytes[3] += 1;
         bytes.bytes.push(0);
-        take(&mut connections, &bytes, now).ignored
+        take(&mut connections, &clients, &bytes, now).ignored
     }
 
     #[test]
@@ -248,6 +266,30 @@ mod tests {
             ignored,
             "it may be any connection"
         );
+    }
+
+    #[test]
+    fn pod_that_was_no_client_has_no_connections() {
+        let (clients, now) = (DnsClients::default(), Instant::now());
+        let mut connections = DnsConnections::new(now);
+        let syn = record(DnsCopy::PodSegment, 1000, [5, 0], 0x02);
+        let syn_ack = record(DnsCopy::Answer, 1000, [99, 6], 0x12);
+        let mut opens = |now| {
+            take(&mut connections, &clients, &syn, now);
+            take(&mut connections, &clients, &syn_ack, now);
+            let payload = record(DnsCopy::PodSegment, 1000, [6, 1], 0x10);
+            // A connection that is followed has a mismatch.
+            take(&mut connections, &clients, &payload, now).ignored.is_some()
+        };
+        let later = |quarantines| now + quarantines * QUARANTINE;
+        assert!(!opens(later(1)), "no commit yet");
+        clients.publish(&[POD].into(), later(2));
+        assert!(!opens(later(2)));
+        assert!(opens(later(3)));
+        clients.publish(&[].into(), later(4));
+        clients.publish(&[POD].into(), later(5));
+        assert!(!opens(later(5)));
+        assert!(opens(later(6)));
     }
 
     #[test]

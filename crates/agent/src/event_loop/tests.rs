@@ -35,7 +35,7 @@ fn enforcing(
     let status = AgentStatus { node: "node-a".into(), ..AgentStatus::default() };
     let dependencies = dependencies(layout, RARELY, check_interval);
     let (reconciler, statuses) = Reconciler::new(status, dependencies, metrics.clone(), Instant::now());
-    let mut event_loop = EventLoop::new(reconciler, enforcer, run_dir, None);
+    let mut event_loop = EventLoop::new(reconciler, enforcer, run_dir, None, DnsClients::default());
     event_loop.receive(changes_event(shop()));
     event_loop.finish_iteration();
     assert_eq!(web_servers(&event_loop.enforcer), ["10.2.0.1"]);

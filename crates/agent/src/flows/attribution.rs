@@ -87,7 +87,8 @@ impl Attribution {
     ///
     /// The kernel confirms an entry of a frame that a bridge floods when the first copy passes, which may be the copy for
     /// the node itself (`br_nf_local_in`, Linux 6.8), although every copy for a pod was dropped. Such an entry has no
-    /// approval, and the policies at its beginning deny it.
+    /// approval and no reply, and the policies deny it. An entry that passed before the policies denied it has no approval
+    /// either; without a reply it is not recorded if it is first listed under later policies.
     ///
     /// Advances the replica to the state that judged the connection, which began at that time. Policies from before the
     /// agent's start are unknown, unless the generation that approved the connection is still in force.
@@ -111,9 +112,12 @@ impl Attribution {
         let is_state_of_beginning = replica.is_at(began);
         // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
         if is_unexplained(&attributed.subject) && replica.advance_within_commit(began) {
-            return self.subject(replica, connection, judging(replica)).map(|later| later.subject);
+            let later = self.subject(replica, connection, judging(replica))?;
+            let has_passed = marked.is_some() || !later.is_denied || connection.has_reply;
+            return has_passed.then_some(later.subject);
         }
-        let has_passed = marked.is_some() || !attributed.is_denied || !is_state_of_beginning;
+        let may_have_passed = !is_state_of_beginning && connection.has_reply;
+        let has_passed = marked.is_some() || !attributed.is_denied || may_have_passed;
         has_passed.then_some(attributed.subject)
     }
 

@@ -533,11 +533,15 @@ impl Drop for Capture {
     }
 }
 
+/// `IPS_SEEN_REPLY`
+const SEEN_REPLY: u32 = 1 << 1;
+
 fn connection(flow: &TrackedFlow, offloaded: &mut OffloadedVolume) -> CountedFlow {
     CountedFlow {
         id: ConnectionId { id: flow.id, zone: flow.zone, original: tuple(&flow.original) },
         reply: tuple(&flow.reply),
         mark: flow.mark,
+        has_reply: flow.status & SEEN_REPLY != 0,
         volume: offloaded.volume(flow),
         started: flow.started_ns.and_then(timestamp),
     }

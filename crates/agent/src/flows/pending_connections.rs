@@ -78,7 +78,7 @@ mod tests {
             icmp_type: None,
         };
         let id = ConnectionId { id, zone: 0, original: tuple };
-        CountedFlow { id, reply: tuple, mark: 0, volume: None, started: started.map(at) }
+        CountedFlow { id, reply: tuple, mark: 0, has_reply: false, volume: None, started: started.map(at) }
     }
 
     fn open(id: u32, started: Option<i64>, time: i64) -> FirstReport {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::cli::{AgentArguments, Switch};
-use crate::dns::{AnswerReader, SavedNames};
+use crate::dns::{AnswerReader, DnsClients, SavedNames};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::event_loop::{EVENTS_QUEUED, Event, EventLoop};
@@ -175,9 +175,10 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         remote,
     };
     let (reconciler, statuses) = Reconciler::new(status, dependencies, metrics.clone(), now);
-    let event_loop = EventLoop::new(reconciler, enforcer, &arguments.run_dir, lookups);
+    let dns_clients = DnsClients::default();
+    let event_loop = EventLoop::new(reconciler, enforcer, &arguments.run_dir, lookups, dns_clients.clone());
     if let Some(log) = dns_log {
-        let reader = AnswerReader::new(log, events.clone(), metrics.clone());
+        let reader = AnswerReader::new(log, events.clone(), metrics.clone(), dns_clients);
         std::thread::Builder::new().name("dns-answers".into()).spawn(move || reader.run())?;
     }
     let (watched, followed) = (events.clone(), events.clone());

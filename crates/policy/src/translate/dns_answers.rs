@@ -18,8 +18,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, ConntrackDirection as Side, Dynamic, Element, Family, Field, Hook, Limit, Log, Match, Name,
-    Period, Protocol, Rule, Ruleset, Set, State, Verdict,
+    Action, Chain, Comment, ConntrackDirection as Side, Datum, Dynamic, Element, Family, Field, Hook, Key, Limit, Log,
+    Match, Name, Period, Protocol, Rule, Ruleset, Set, State, Verdict,
 };
 
 use super::layout::{Layout, address_type, fixed};
@@ -46,14 +46,18 @@ const POD_SEGMENT_BYTES: u32 = 120;
 /// Limit of the answers to one pod, so that none keeps those of others from being copied.
 const EACH_POD: Limit = Limit { packets: 100, per: Period::Second, burst: 200, over: false };
 
-/// The segments from and to one pod that begin a pause. A connection with one answer takes ten of them.
+/// The segments between one pod and one other end that begin a pause, so that other senders do not use up the limit of a
+/// pod's resolver. A connection with one answer takes ten of them.
 const TOO_MANY_SEGMENTS: Limit = Limit { packets: 200, per: Period::Second, burst: 600, over: true };
 
-/// How long no segments of a pod are copied after the first one above the limit.
+/// How long no segments between a pod and another end are copied after the first one above the limit.
 pub const PAUSED_SECONDS: u32 = 30;
 
 /// Pods whose limits are kept, far more than a node has.
 const PODS: u32 = 4096;
+
+/// Pods with another end each whose limits are kept.
+const PAIRS: u32 = 16_384;
 
 /// How long the limit of an idle pod is kept.
 const KEPT_SECONDS: u32 = 60;
@@ -73,8 +77,8 @@ pub enum DnsCopy {
     Translated,
     /// A segment of a pod to port 53, as it leaves the node.
     PodSegment,
-    /// A segment in this direction, seen from the pod, exceeded the pod's limit: no further ones are copied for
-    /// [`PAUSED_SECONDS`].
+    /// A segment in this direction, seen from the pod, exceeded the limit: no further ones between these ends are copied
+    /// for [`PAUSED_SECONDS`].
     Pause(Direction),
 }
 
@@ -133,14 +137,27 @@ fn limits(family: Family) -> Name {
     SetRole::DnsLimits(family).name()
 }
 
-/// The limits of segments to the pods.
+/// The limits of segments between pods and other ends.
 fn segments(family: Family) -> Name {
     SetRole::DnsSegments(family).name()
 }
 
-/// The pods to which no segments are copied for a while.
+/// The pods with other ends between which no segments are copied for a while.
 fn paused(family: Family) -> Name {
     SetRole::DnsPaused(family).name()
+}
+
+/// The pods whose answers the rules copy.
+pub fn dns_clients(ruleset: &Ruleset) -> impl Iterator<Item = IpAddr> {
+    let sets = Family::BOTH.into_iter().filter_map(|family| ruleset.sets.get(&clients(family)));
+    sets.flat_map(|set| set.elements.keys()).filter_map(|key| match key {
+        Key::One(Datum::V4(address)) => Some(IpAddr::V4(address)),
+        Key::One(Datum::V6(address)) => Some(IpAddr::V6(address)),
+        Key::One(Datum::Protocol(_) | Datum::Port(_) | Datum::Interface(_))
+        | Key::Two(..)
+        | Key::Three(..)
+        | Key::Range(..) => None,
+    })
 }
 
 pub(super) fn add_client(ruleset: &mut Ruleset, address: IpAddr) {
@@ -171,20 +188,18 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             remove_family(ruleset, family);
             continue;
         };
-        for (set, timeout_seconds, comment) in [
-            (limits(family), KEPT_SECONDS, "pods whose answers were copied, each with its limit"),
-            (
-                segments(family),
-                KEPT_SECONDS,
-                "pods whose segments from and to port 53 were copied, each with its limit",
-            ),
-            (paused(family), PAUSED_SECONDS, "pods that exceeded the limit of segments"),
+        let pod = vec![address_type(family)];
+        let pair = vec![address_type(family); 2];
+        for (set, of, size, timeout_seconds, comment) in [
+            (limits(family), &pod, PODS, KEPT_SECONDS, "pods whose answers were copied, each with its limit"),
+            (segments(family), &pair, PAIRS, KEPT_SECONDS, "pods with the other end at port 53, each with its limit"),
+            (paused(family), &pair, PAIRS, PAUSED_SECONDS, "pods with another end that exceeded the limit of segments"),
         ] {
             let new = || Set {
                 dynamic: Some(Dynamic { timeout_seconds }),
-                size: Some(PODS),
+                size: Some(size),
                 comment: Some(Comment::new(comment)),
-                ..Set::of(&[address_type(family)])
+                ..Set::of(of)
             };
             ruleset.sets.entry(set).or_insert_with(|| Arc::new(new()));
         }
@@ -257,9 +272,12 @@ fn to_segment_chain(direction: Direction, family: Family, also: &[Match]) -> Rul
 /// The rule that pauses a pod, and those that copy segments of pods that are not paused. An element of the dynamic set has
 /// a limit, which has no effect in the set of paused pods: a segment that adds one is within it.
 fn segment_rules(direction: Direction, family: Family, group: u16) -> Vec<Rule> {
-    let pod = pod_field(direction, family);
-    let record = |set, limit| Action::Record { fields: vec![pod], set, limit };
-    let is_not_paused = || Match::NotInSet { fields: vec![pod], set: paused(family) };
+    let ends = match direction {
+        Direction::Egress => vec![Field::Source(family), Field::Destination(family)],
+        Direction::Ingress => vec![Field::Destination(family), Field::Source(family)],
+    };
+    let record = |set, limit| Action::Record { fields: ends.clone(), set, limit };
+    let is_not_paused = || Match::NotInSet { fields: ends.clone(), set: paused(family) };
     let pause = vec![
         record(segments(family), TOO_MANY_SEGMENTS),
         record(paused(family), EACH_POD),

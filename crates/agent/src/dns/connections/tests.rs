@@ -1,10 +1,19 @@
+use std::net::Ipv4Addr;
+
 use proptest::prelude::*;
 
 use super::super::stream::{LONGEST_IDLE, MOST_MESSAGE_BYTES, MOST_WAITING_BYTES, MOST_WAITING_SEGMENTS};
 use super::*;
 
+fn at(now: Instant) -> CopyTime {
+    CopyTime { earliest: now, latest: now }
+}
+
+const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const RESOLVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
 fn key(port: u16) -> ConnectionKey {
-    ConnectionKey { pod: ([10, 0, 0, 1], port).into(), resolver: ([10, 0, 0, 2], 53).into() }
+    ConnectionKey { pod: (POD, port).into(), resolver: (RESOLVER, 53).into() }
 }
 
 fn data(sequence: u32, payload: &[u8]) -> TcpSegment<'_> {
@@ -62,11 +71,11 @@ impl Scene {
     }
 
     fn pod(&mut self, segment: TcpSegment<'_>) -> Option<IgnoreReason> {
-        self.connections.pod_sends(key(1), segment, self.now).ignored
+        self.connections.pod_sends(key(1), segment, at(self.now)).ignored
     }
 
     fn resolver(&mut self, segment: TcpSegment<'_>) -> Assembly {
-        self.connections.resolver_sends(key(1), segment, self.now)
+        self.connections.resolver_sends(key(1), segment, at(self.now))
     }
 
     /// The last message that the segment completes.
@@ -245,10 +254,10 @@ fn long_message_is_skipped() {
 fn pause_and_missing_copies_stop_new_streams() {
     let second = Duration::from_secs(1);
     for (name, event, until) in [
-        ("pause", (|c, now| c.pause(key(1).pod.ip(), now)) as fn(&mut DnsConnections, Instant), PAUSE + QUARANTINE),
-        ("forget", |c, now| c.forget(key(1).pod.ip(), now), QUARANTINE),
+        ("pause", (|c, now| c.pause(POD, RESOLVER, at(now))) as fn(&mut DnsConnections, Instant), PAUSE + QUARANTINE),
+        ("forget", |c, now| c.forget(POD, RESOLVER, at(now)), QUARANTINE),
         ("clear", |c, now| c.clear(now), QUARANTINE),
-        ("reject", |c, now| c.reject(key(1), now), Duration::ZERO),
+        ("reject", |c, now| c.reject(key(1), at(now)), Duration::ZERO),
     ] {
         let mut scene = Scene::open();
         event(&mut scene.connections, scene.now);
@@ -262,8 +271,8 @@ fn pause_and_missing_copies_stop_new_streams() {
     }
     // A pause is not shortened by what follows.
     let mut scene = Scene::open();
-    scene.connections.pause(key(1).pod.ip(), scene.now);
-    scene.connections.forget(key(1).pod.ip(), scene.now);
+    scene.connections.pause(POD, RESOLVER, at(scene.now));
+    scene.connections.forget(POD, RESOLVER, at(scene.now));
     scene.now += PAUSE;
     scene.shake_hands();
     assert!(!scene.is_read(0));
@@ -271,9 +280,9 @@ fn pause_and_missing_copies_stop_new_streams() {
 
 /// Opens a connection; returns whether it is read.
 fn opens(connections: &mut DnsConnections, key: ConnectionKey, now: Instant) -> bool {
-    connections.pod_sends(key, syn(), now);
-    let outcome = connections.resolver_sends(key, syn_ack(u32::MAX), now);
-    connections.pod_sends(key, ack(0), now);
+    connections.pod_sends(key, syn(), at(now));
+    let outcome = connections.resolver_sends(key, syn_ack(u32::MAX), at(now));
+    connections.pod_sends(key, ack(0), at(now));
     outcome == Assembly::default() && connections.streams.contains_key(&key)
 }
 
@@ -302,19 +311,67 @@ fn streams_are_bounded_by_pod_and_in_all() {
 }
 
 #[test]
-fn pod_with_too_many_connections_is_ignored() {
+fn pair_with_too_many_connections_is_ignored() {
     let now = Instant::now();
     let mut connections = DnsConnections::new(now);
-    let many = MOST_CONNECTIONS_OF_POD as u16;
+    let many = MOST_CONNECTIONS_OF_PAIR as u16;
     for port in 0..many {
-        connections.pod_sends(key(port), syn(), now);
+        connections.pod_sends(key(port), syn(), at(now));
     }
     assert!(opens(&mut connections, ConnectionKey { pod: ([10, 0, 0, 9], 1).into(), ..key(1) }, now));
+    assert!(opens(&mut connections, ConnectionKey { resolver: ([10, 0, 0, 9], 53).into(), ..key(1) }, now));
     assert!(!opens(&mut connections, key(many), now));
     assert!(!opens(&mut connections, key(1), now));
     assert!(opens(&mut connections, key(1), now + QUARANTINE));
-    connections.sweep(now + 4 * QUARANTINE);
-    assert!(connections.pods.is_empty() && connections.streams.is_empty());
+    connections.sweep(at(now + LONGEST_IDLE + QUARANTINE));
+    connections.sweep(at(now + LONGEST_IDLE + 3 * QUARANTINE));
+    assert!(connections.pairs.is_empty() && connections.streams.is_empty());
+}
+
+#[test]
+fn copies_from_before_are_not_continued() {
+    let mut scene = Scene::open();
+    let began = scene.now;
+    scene.connections.copied_since(POD, RESOLVER, began, at(began));
+    scene.now += QUARANTINE;
+    scene.connections.copied_since(POD, RESOLVER, began, at(scene.now));
+    scene.shake_hands();
+    // The same time again changes nothing, a later one ends all connections.
+    scene.connections.copied_since(POD, RESOLVER, began, at(scene.now));
+    assert!(scene.is_read(0));
+    scene.connections.copied_since(POD, RESOLVER, scene.now, at(scene.now));
+    assert!(!scene.is_read(8));
+    scene.now += QUARANTINE;
+    scene.shake_hands();
+    assert!(scene.is_read(0));
+}
+
+#[test]
+fn late_copies_count_from_the_empty_log() {
+    let mut scene = Scene::open();
+    scene.pod(reset());
+    // It is read late; the log was last empty before the quarantine had passed.
+    let now = scene.now + 2 * QUARANTINE;
+    let late = CopyTime { earliest: scene.now + QUARANTINE / 2, latest: now };
+    scene.connections.pod_sends(key(1), syn(), late);
+    scene.now = now;
+    scene.resolver(syn_ack(u32::MAX));
+    scene.pod(ack(0));
+    assert!(!scene.is_read(0));
+}
+
+#[test]
+fn pairs_are_bounded() {
+    let now = Instant::now();
+    let mut connections = DnsConnections::new(now);
+    for other in 0..MOST_PAIRS as u32 {
+        let resolver = IpAddr::V4(Ipv4Addr::from_bits(0x0a01_0000 + other));
+        let key = ConnectionKey { resolver: (resolver, 53).into(), ..key(1) };
+        connections.resolver_sends(key, data(0, &[]), at(now));
+    }
+    assert!(!opens(&mut connections, key(1), now));
+    assert_eq!(connections.pairs.len(), MOST_PAIRS);
+    assert!(opens(&mut connections, key(1), now + QUARANTINE));
 }
 
 /// A resolver whose kernel sends SYN cookies, the network, and the agent that sees all segments at the node.
@@ -403,7 +460,7 @@ impl Cookies {
                     rst: flag == Flag::Rst,
                     ..data(0, &[])
                 };
-                drop(self.connections.pod_sends(key(1), segment, self.now));
+                drop(self.connections.pod_sends(key(1), segment, at(self.now)));
                 self.to_resolver.push((self.now, segment));
                 if arrives { self.arrives_at_resolver(self.to_resolver.len() - 1) } else { vec![] }
             }
@@ -423,7 +480,7 @@ impl Cookies {
             Step::ArrivesAtResolver(_) | Step::ArrivesAtNode(_) => vec![],
             Step::Wait { deciseconds } => {
                 self.now += Duration::from_millis(100) * u32::from(deciseconds);
-                let is_under_way = |sent: Instant| self.now - sent < IN_FLIGHT;
+                let is_under_way = |sent: Instant| self.now - sent < QUARANTINE;
                 self.to_resolver.retain(|(sent, _)| is_under_way(*sent));
                 self.to_node.retain(|(sent, ..)| is_under_way(*sent));
                 vec![]
@@ -442,7 +499,7 @@ impl Cookies {
     fn arrives_at_node(&mut self, place: usize) -> Vec<Vec<u8>> {
         let (_, segment, payload) = self.to_node.remove(place);
         let segment = TcpSegment { payload: &payload, ..segment };
-        self.connections.resolver_sends(key(1), segment, self.now).messages
+        self.connections.resolver_sends(key(1), segment, at(self.now)).messages
     }
 
     /// As the kernel does with `net.ipv4.tcp_syncookies=2`.
@@ -542,8 +599,8 @@ proptest! {
             let segment = TcpSegment { sequence, syn, fin, rst, acknowledged, payload: &payload, is_whole };
             let connections = &mut scene.connections;
             drop(match from_pod {
-                true => connections.pod_sends(key(port), segment, scene.now),
-                false => connections.resolver_sends(key(port), segment, scene.now),
+                true => connections.pod_sends(key(port), segment, at(scene.now)),
+                false => connections.resolver_sends(key(port), segment, at(scene.now)),
             });
             scene.now += Duration::from_millis(u64::from(fill));
         }

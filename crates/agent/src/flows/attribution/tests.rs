@@ -77,6 +77,7 @@ fn connection(port: u16, generation: Option<u32>) -> CountedFlow {
         id: ConnectionId { id: 1, zone: 0, original: tuple(source, destination, 1024, port) },
         reply: tuple(destination, source, port, 1024),
         mark: generation.map_or(0, |number| layout().first_generation().drawn_from(number - 1).mark()),
+        has_reply: false,
         volume: None,
         started: None,
     }
@@ -167,14 +168,17 @@ fn denied_connection_without_approval_has_no_subject() {
     assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(50)), None);
     // Rules that are not known any more have approved it.
     assert!(attribution.of_connection(&mut replica, &connection(443, Some(3)), at(50)).is_some());
-    // It may have passed before the policy selected the pod, or during a commit.
-    assert!(attribution.of_connection(&mut replica, &connection(443, None), at(-1)).is_some());
+    // It may have passed before the policy selected the pod, which replies to it prove, or during a commit.
+    let replied = CountedFlow { has_reply: true, ..connection(443, None) };
+    assert!(attribution.of_connection(&mut replica, &replied, at(-1)).is_some());
+    assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(-1)), None);
     replica.enqueue(update(vec![Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", "first"))], 7, 100, 110));
     replica.enqueue(update(vec![allowing("second", 80)], 7, 200, 210));
     assert!(attribution.of_connection(&mut replica, &connection(443, None), at(105)).is_some());
     assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(220)), None);
     // A listing finds it after the policy came.
-    assert!(attribution.of_connection(&mut replica, &connection(443, None), at(150)).is_some());
+    assert!(attribution.of_connection(&mut replica, &replied, at(150)).is_some());
+    assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(150)), None);
 }
 
 #[test]
