@@ -71,7 +71,7 @@ pub struct PacketLog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogEvent {
     /// In the order of the kernel's sequence numbers.
-    Packet(LogRecord),
+    Packet(Box<LogRecord>),
     /// Logged packets were lost because the receive buffer was full.
     Lost {
         /// Number of packets lost before the packet returned next. `None` when the overrun is reported: the number is
@@ -207,7 +207,7 @@ impl PacketLog {
                 let missing = missing(&mut self.expected, sequence);
                 self.decoded.extend(missing.map(|messages| LogEvent::Lost { messages: Some(messages) }));
             }
-            self.decoded.push_back(LogEvent::Packet(record.resolve(interface_name)?));
+            self.decoded.push_back(LogEvent::Packet(Box::new(record.resolve(interface_name)?)));
         }
         Ok(())
     }

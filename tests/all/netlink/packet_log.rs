@@ -51,7 +51,7 @@ fn load_rules() {
 /// The next packet, with its head alone.
 fn packet(log: &mut PacketLog) -> LogRecord {
     match log.next(PATIENCE).unwrap() {
-        Some(LogEvent::Packet(packet)) => head_of(packet),
+        Some(LogEvent::Packet(packet)) => head_of(*packet),
         other => panic!("no packet but {other:?}"),
     }
 }
@@ -173,7 +173,7 @@ fn a_packet_on_a_bridge_tells_the_port() {
         let first = loop {
             send_frame("inside", &[&ethernet[..], &IPV4.to_be_bytes(), &udp].concat());
             match log.next(Duration::from_millis(20)).unwrap() {
-                Some(LogEvent::Packet(packet)) => break head_of(packet),
+                Some(LogEvent::Packet(packet)) => break head_of(*packet),
                 None => assert!(Instant::now() < deadline, "no packet"),
                 Some(LogEvent::Lost { .. }) => panic!("packets were lost"),
             }

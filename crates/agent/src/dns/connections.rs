@@ -7,11 +7,11 @@
 //! may begin a further connection without a SYN once the earlier one is gone. All segments in both directions are
 //! copied on their way, so a stream is read only if
 //!
-//! - its connection is the only one with its addresses and ports, from the pod's SYN on, within [`QUARANTINE`];
+//! - its connection is the only one with its addresses and ports, from the pod's SYN on, within `QUARANTINE`;
 //! - the pod has acknowledged nothing else than what the resolver was seen to send in it, in order;
 //! - it has no gap, and no message that stays incomplete (`LONGEST_IDLE`).
 //!
-//! A connection that violates this is ignored until its segments have stopped for [`QUARANTINE`].
+//! A connection that violates this is ignored until its segments have stopped for `QUARANTINE`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

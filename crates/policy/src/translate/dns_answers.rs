@@ -11,8 +11,9 @@
 //! state of conntrack. A connection has the ports that the resolver sees. They differ from the pod's if conntrack
 //! replaces the port of one of two connections that would look the same to the resolver (a pod opens one to a Service
 //! and one to its backend from the same port). So segments of pods are copied after source translation, and those of
-//! resolvers are marked ([`DnsCopy::Translated`]) where it was reversed. A pod that exceeds its limit gets a pause of [`PAUSED_SECONDS`] in which
-//! no segment is copied, which [`DnsCopy::Pause`] announces. Of connections to the node itself only untracked ones are read.
+//! resolvers are marked ([`DnsCopy::Translated`]) where it was reversed. A pod and another end that exceed their limit get
+//! a pause of [`PAUSED_SECONDS`] in which no segment is copied, which [`DnsCopy::Pause`] announces. Of connections to the
+//! node itself only untracked ones are read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
