@@ -22,18 +22,29 @@ fn any_world() -> impl Strategy<Value = World> {
 
 /// The side of the source, where a rule of a cluster policy decides it. At the pod's own node nothing else does.
 fn by_rule(world: &World, probe: &Probe) -> Option<Side> {
-    let mut decisions = NODES.iter().map(|node| decide(world, node, probe)[0]);
-    let Decision { side, by } = decisions.find(|decision| decision.side != Side::NotLocal)?;
+    let Decision { side, by } = egress_decision(world, probe)?;
     match by {
         Decider::ClusterRule { .. } => Some(side),
         Decider::Default | Decider::NetworkPolicy => None,
     }
 }
 
-fn agrees_at_own_node(verdict: &SideVerdict, by_rule: Option<Side>) -> bool {
+fn egress_decision(world: &World, probe: &Probe) -> Option<Decision> {
+    let mut decisions = NODES.iter().map(|node| decide(world, node, probe)[0]);
+    decisions.find(|decision| decision.side != Side::NotLocal)
+}
+
+/// Whether NetworkPolicies are audited only, so that the Baseline tier may have accepted the flow.
+fn only_audited(world: &World, probe: &Probe) -> bool {
+    egress_decision(world, probe).is_some_and(|Decision { side, by }| {
+        matches!(by, Decider::NetworkPolicy) && matches!(side, Side::WouldAllow | Side::WouldDeny)
+    })
+}
+
+fn agrees_at_own_node(verdict: &SideVerdict, by_rule: Option<Side>, only_audited: bool) -> bool {
     match verdict {
         SideVerdict::DeniedByRule { .. } => by_rule == Some(Side::Denied),
-        SideVerdict::Accepted { .. } => by_rule == Some(Side::Allowed),
+        SideVerdict::Accepted { .. } => by_rule == Some(Side::Allowed) || only_audited,
         SideVerdict::OwnNode | SideVerdict::WouldAccept { .. } | SideVerdict::WouldDenyByRule { .. } => {
             by_rule != Some(Side::Denied)
         }
@@ -179,7 +190,9 @@ fn explanation_and_oracle_agree_on_every_flow() {
                 let agrees = match verdict {
                     SideVerdict::NotAPod => local.is_none(),
                     SideVerdict::NotIsolated => local == Some(Side::NotIsolated),
-                    verdict if stays && local.is_some() => agrees_at_own_node(verdict, by_rule),
+                    verdict if stays && local.is_some() => {
+                        agrees_at_own_node(verdict, by_rule, only_audited(&world, probe))
+                    }
                     SideVerdict::OwnNode => false,
                     SideVerdict::Itself => judged[0].itself && matches!(local, Some(Side::Allowed | Side::WouldAllow)),
                     SideVerdict::Allowed { .. } => local == Some(Side::Allowed),
