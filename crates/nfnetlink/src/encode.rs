@@ -62,6 +62,8 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
         // NF_INET_FORWARD and NF_INET_LOCAL_IN at priority `filter`
         Hook::Forward => (2, 0, NF_ACCEPT, None),
         Hook::Input => (1, 0, NF_ACCEPT, None),
+        // NF_INET_FORWARD before the chains of others, which may drop packets
+        Hook::EarlyForward => (2, -250, NF_ACCEPT, None),
         // NF_INET_LOCAL_OUT at priority `filter`
         Hook::Output => (3, 0, NF_ACCEPT, None),
         // NF_INET_POST_ROUTING after source NAT (NF_IP_PRI_NAT_SRC, 100)

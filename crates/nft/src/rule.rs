@@ -582,6 +582,8 @@ impl Action {
 pub enum Hook {
     /// Forwarded packets, in an `inet` table at priority `filter` (0).
     Forward,
+    /// Forwarded packets before rules of other programs, in an `inet` table at priority -250.
+    EarlyForward,
     /// Packets to the node itself, in an `inet` table at priority `filter` (0).
     Input,
     /// Received frames before other processing, in a `bridge` table at priority `dstnat` (-300).
@@ -605,9 +607,12 @@ impl Hook {
     /// The family of tables in which the hook exists.
     pub fn family(self) -> TableFamily {
         match self {
-            Hook::Forward | Hook::Input | Hook::Output | Hook::EarlyPrerouting | Hook::LatePostrouting => {
-                TableFamily::Inet
-            }
+            Hook::Forward
+            | Hook::EarlyForward
+            | Hook::Input
+            | Hook::Output
+            | Hook::EarlyPrerouting
+            | Hook::LatePostrouting => TableFamily::Inet,
             Hook::Prerouting | Hook::BridgeForward | Hook::BridgeOutput => TableFamily::Bridge,
             Hook::Ingress(_) => TableFamily::Netdev,
         }

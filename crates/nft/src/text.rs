@@ -147,6 +147,7 @@ impl Display for HookText {
             }
             Hook::Input => f.write_str("type filter hook input priority filter; policy accept;"),
             Hook::Output | Hook::BridgeOutput => f.write_str("type filter hook output priority filter; policy accept;"),
+            Hook::EarlyForward => f.write_str("type filter hook forward priority -250; policy accept;"),
             Hook::LatePostrouting => f.write_str("type filter hook postrouting priority 200; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
             Hook::EarlyPrerouting => f.write_str("type filter hook prerouting priority -450; policy accept;"),

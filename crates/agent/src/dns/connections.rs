@@ -273,12 +273,19 @@ impl DnsConnections {
         if let Some(pair) = self.pair(key, at) {
             pair.connections.clear();
             pair.ignored_until = pair.ignored_until.max(until);
+        } else {
+            self.ignored_until = self.ignored_until.max(until);
         }
     }
 
     /// Forgets all connections, and reads no new ones for a while, since copies may have been lost.
     pub fn clear(&mut self, now: Instant) {
         *self = DnsConnections { ignored_until: now + QUARANTINE, ..DnsConnections::new(now) };
+    }
+
+    /// Whether the pod has sent segments to the other end recently. Senders that it does not know get no room.
+    pub fn follows(&self, pod: IpAddr, other: IpAddr) -> bool {
+        self.pairs.contains_key(&(pod, other))
     }
 
     /// The pod's segments have been copied since this time. Earlier ones are not known.
@@ -324,7 +331,7 @@ impl DnsConnections {
     fn pair(&mut self, key: PairKey, at: CopyTime) -> Option<&mut Pair> {
         self.sweep(at);
         if self.pairs.len() >= MOST_PAIRS && !self.pairs.contains_key(&key) {
-            self.ignored_until = at.latest + QUARANTINE;
+            self.ignored_until = self.ignored_until.max(at.latest + QUARANTINE);
             return None;
         }
         let ignored_until = self.ignored_until;

@@ -142,6 +142,9 @@ fn follow(
         DnsCopy::Answer | DnsCopy::Translated | DnsCopy::Pause(Direction::Ingress) => false,
     };
     let (pod, resolver) = if sender_is_pod { (head.source, head.destination) } else { (head.destination, head.source) };
+    if matches!(copy, DnsCopy::Answer | DnsCopy::Translated) && !connections.follows(pod, resolver) {
+        return Assembly::default();
+    }
     match clients.since(pod) {
         Some(since) => connections.copied_since(pod, resolver, since, at),
         None => {

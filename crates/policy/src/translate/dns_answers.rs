@@ -63,7 +63,8 @@ const PAIRS: u32 = 16_384;
 /// How long the limit of an idle pod is kept.
 const KEPT_SECONDS: u32 = 60;
 
-/// The chains for segments to resolvers, and for packets that a resolver on the own node sends and receives.
+/// The chains for segments from and to resolvers, and for packets that a resolver on the own node sends and receives.
+pub(super) const FORWARDED: &str = "dns-forwarded";
 pub(super) const LEAVING: &str = "dns-leaving";
 pub(super) const FROM_OWN_NODE: &str = "dns-answers";
 pub(super) const TO_OWN_NODE: &str = "dns-questions";
@@ -178,7 +179,8 @@ pub(super) fn remove_client(ruleset: &mut Ruleset, address: IpAddr) {
 /// The rules that copy answers on their way through the forward hook. Adds the sets and chains that they need, and
 /// removes those that nothing needs.
 pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule> {
-    let (mut forward, mut leaving, mut from_own_node, mut to_own_node) = (vec![], vec![], vec![], vec![]);
+    let (mut forward, mut forwarded, mut leaving) = (vec![], vec![], vec![]);
+    let (mut from_own_node, mut to_own_node) = (vec![], vec![]);
     for family in Family::BOTH {
         let is_empty = ruleset.sets.get(&clients(family)).is_none_or(|set| set.elements.is_empty());
         let group = layout.dns_group().filter(|_| !is_empty);
@@ -210,7 +212,7 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             ruleset.chains.insert(fixed(segment_chain(direction, family)), Arc::new(chain));
         }
         leaving.push(to_segment_chain(Direction::Egress, family, &[]));
-        forward.push(to_segment_chain(Direction::Ingress, family, &[]));
+        forwarded.push(to_segment_chain(Direction::Ingress, family, &[]));
         let flow_source = Field::FlowSource(family);
         let matches = vec![
             Match::Protocol(Protocol::Udp),
@@ -233,6 +235,8 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
         to_own_node.push(to_segment_chain(Direction::Egress, family, &untracked));
     }
     for (name, hook, rules) in [
+        // Another program may drop segments that conntrack calls invalid (kube-proxy does), such as a RST.
+        (FORWARDED, Hook::EarlyForward, forwarded),
         (LEAVING, Hook::LatePostrouting, leaving),
         // A resolver on the node, such as NodeLocal DNSCache, excludes its packets from connection tracking. Only
         // processes of the node send through the output hook.

@@ -28,7 +28,8 @@ pub(in crate::translate) enum ChainRole {
     /// Base chain `input`.
     Input,
     ToOwnNode,
-    /// Base chain at the postrouting hook that copies segments to resolvers.
+    /// Base chains at the forward and postrouting hooks that copy segments from and to resolvers.
+    DnsForwarded,
     DnsLeaving,
     /// Base chains at the output and input hooks that copy packets of a resolver on this node.
     DnsAnswers,
@@ -111,6 +112,7 @@ impl ChainRole {
             ChainRole::SourceRoute,
             ChainRole::Input,
             ChainRole::ToOwnNode,
+            ChainRole::DnsForwarded,
             ChainRole::DnsLeaving,
             ChainRole::DnsAnswers,
             ChainRole::DnsQuestions,
@@ -175,6 +177,7 @@ impl ChainRole {
             ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
+            ChainRole::DnsForwarded => dns_answers::FORWARDED,
             ChainRole::DnsLeaving => dns_answers::LEAVING,
             ChainRole::DnsAnswers => dns_answers::FROM_OWN_NODE,
             ChainRole::DnsQuestions => dns_answers::TO_OWN_NODE,
@@ -228,6 +231,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsForwarded
             | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
             | ChainRole::DnsQuestions
@@ -306,6 +310,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsForwarded
             | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
             | ChainRole::DnsQuestions
@@ -356,6 +361,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsForwarded
             | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
             | ChainRole::DnsQuestions
