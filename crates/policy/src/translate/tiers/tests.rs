@@ -394,7 +394,7 @@ fn answers_are_copied_for_pods_with_domain_names() {
     let rule = "meta l4proto udp ct reply proto-src 53 ct direction reply ct original ip saddr @dns-clients4 update \
                 @dns-answers4 { ct original ip saddr counter limit rate 100/second burst 200 packets";
     assert!(copied.contains(rule), "{copied}");
-    let segments = "ip daddr != @dns-paused4 log prefix \"ringfence dns\" group 7 snaplen 16640";
+    let segments = "ip daddr . ip saddr != @dns-paused4 log prefix \"ringfence dns\" group 7 snaplen 16640";
     assert!(copied.contains(segments), "{copied}");
     let clients = translate(&state, NODE, &copying).ruleset.in_first_generation().sets
         [&nft::Name::new("dns-clients4").unwrap()]
