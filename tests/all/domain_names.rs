@@ -153,6 +153,10 @@ fn answers(agent: &AgentProcess, outcome: &str) -> f64 {
     series(agent, "ringfence_dns_answers_total", ("outcome", outcome))
 }
 
+fn ignored_segments(agent: &AgentProcess, reason: &str) -> f64 {
+    series(agent, "ringfence_ignored_dns_segments_total", ("reason", reason))
+}
+
 #[test]
 fn answer_opens_the_address_of_its_name_alone() {
     let scene = Scene::new(&json!(["www.example.org", "api.example.org"]));
@@ -400,17 +404,15 @@ fn answers_over_tcp_are_learned() {
     // The last address is one above the bound of a name.
     scene.dns.set(names[1], 300, [many(255, SECOND), many(0, THIRD)].concat());
     until_tcp_is_read(&scene, &mut agent, WEB);
-    let ignored =
-        |agent: &AgentProcess, reason| series(agent, "ringfence_ignored_dns_segments_total", ("reason", reason));
-    let start_missing = ignored(&agent, "start-missing");
+    let start_missing = ignored_segments(&agent, "start-missing");
     scene.dns.ask_over_tcp_from(&scene.stage.lab, address(WEB), &names);
     drop(scene.until_open(&mut agent, WEB, SECOND));
     drop(scene.until_open(&mut agent, OTHER, SITE));
     assert!(scene.is_denied(WEB, THIRD));
     assert_eq!(answers(&agent, "learned"), 2.0);
-    assert_eq!(ignored(&agent, "start-missing"), start_missing);
+    assert_eq!(ignored_segments(&agent, "start-missing"), start_missing);
     for reason in ["gap", "truncated", "too-long", "no-room", "mismatch", "unreadable"] {
-        assert_eq!(ignored(&agent, reason), 0.0, "{reason}");
+        assert_eq!(ignored_segments(&agent, reason), 0.0, "{reason}");
     }
 }
 
@@ -426,9 +428,7 @@ fn connection_without_copied_start_is_ignored() {
     scene.stage.until_enforced(&mut agent, &scene.stage.state_of_manifests());
     scene.site(NAME, 300, SITE);
     ask_on(&mut connection, &[NAME]);
-    let ignored =
-        |agent: &AgentProcess| series(agent, "ringfence_ignored_dns_segments_total", ("reason", "start-missing"));
-    agent.until("the answer is ignored", |agent| (ignored(agent) > 0.0).then_some(()));
+    agent.until("the answer is ignored", |agent| (ignored_segments(agent, "start-missing") > 0.0).then_some(()));
     assert!(scene.is_denied(WEB, SITE));
     until_tcp_is_read(&scene, &mut agent, WEB);
     let mut connection = scene.dns.connect_from(&scene.stage.lab, pod);

@@ -2,8 +2,9 @@
 //! domain names.
 //!
 //! A thread receives the copied answers (`AnswerReader`), follows TCP connections (`connections`, `stream`) and decodes
-//! answers (`answer`). The event loop decides which resolvers are trusted (`Resolvers`) and keeps the addresses until
-//! they expire (`LearnedTable`). Nothing here decides about a packet: rules about names match learned addresses only.
+//! answers (`answer`). The event loop publishes for which pods the committed rules copy (`DnsClients`), decides which
+//! resolvers are trusted (`Resolvers`) and keeps the addresses until they expire (`LearnedTable`). Nothing here decides
+//! about a packet: rules about names match learned addresses only.
 
 pub mod answer;
 mod clients;

@@ -265,13 +265,13 @@ impl EventLoop {
 
     fn attempt(&self, result: Result<Option<EnforceResult>, Trouble>) -> CommitAttempt {
         let policy_generation = self.enforcer.policy_generation();
-        let commit = result.as_ref().ok().and_then(Option::as_ref).and_then(|enforced| enforced.commit.as_ref());
-        if commit.is_some_and(|commit| commit.repaired.is_some()) {
+        if let Ok(Some(EnforceResult { commit: Some(commit), .. })) = &result
+            && commit.repaired.is_some()
+        {
             // The rules that copy answers may have been missing.
             self.dns_clients.publish(&BTreeSet::new(), Instant::now());
         }
-        let clients = self.enforcer.rulesets().flat_map(dns_clients).collect();
-        self.dns_clients.publish(&clients, Instant::now());
+        self.dns_clients.publish(&self.enforcer.rulesets().flat_map(dns_clients).collect(), Instant::now());
         CommitAttempt { result, policy_generation, ended: Timestamp::now() }
     }
 

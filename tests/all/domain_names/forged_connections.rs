@@ -81,10 +81,6 @@ fn shifted(cookie: u32, by: u32) -> (u32, u32) {
     (START + 1 - by, cookie.wrapping_add(1).wrapping_sub(by))
 }
 
-fn mismatches(agent: &AgentProcess) -> f64 {
-    series(agent, "ringfence_ignored_dns_segments_total", ("reason", "mismatch"))
-}
-
 #[test]
 fn shifted_start_of_connection_opens_nothing() {
     let scene = Scene::new(&json!([NAME]));
@@ -105,7 +101,7 @@ fn shifted_start_of_connection_opens_nothing() {
     let place = exchange(40_001, 0);
     agent.until("the answer is read", |agent| (answers(agent, "without-addresses") > before).then_some(()));
     exchange(40_002, u32::try_from(place).expect("a short answer"));
-    agent.until("the connection is ignored", |agent| (mismatches(agent) > 0.0).then_some(()));
+    agent.until("the connection is ignored", |agent| (ignored_segments(agent, "mismatch") > 0.0).then_some(()));
     assert!(scene.is_denied(WEB, SITE));
     assert_eq!((answers(&agent, "learned"), answers(&agent, "other-name")), (0.0, 0.0));
 }
@@ -128,7 +124,7 @@ fn shift_from_translated_port_is_a_mismatch() {
         pod.send_with_ttl(1, PORT, (START + 1, 0), flags, &[]);
     }
     pod.send(PORT + 1, shifted(cookie, 40), ACK, &[]);
-    agent.until("the connection is ignored", |agent| (mismatches(agent) > 0.0).then_some(()));
+    agent.until("the connection is ignored", |agent| (ignored_segments(agent, "mismatch") > 0.0).then_some(()));
 }
 
 /// A policy that is removed and created again leaves segments that were not copied.
@@ -147,9 +143,7 @@ fn connection_over_missing_policy_is_ignored() {
     agent.until("no answers are copied", |_| (!scene.stage.nft("list ruleset").contains("dns-clients")).then_some(()));
     scene.stage.write_objects("policy.json", &[policy(&json!([NAME]))]);
     scene.stage.until_enforced(&mut agent, &scene.stage.state_of_manifests());
-    let missing =
-        |agent: &AgentProcess| series(agent, "ringfence_ignored_dns_segments_total", ("reason", "start-missing"));
-    let before = missing(&agent);
+    let before = ignored_segments(&agent, "start-missing");
     pod.send(PORT, numbers, PUSH_ACK, &framed(&question("evil.example.com")));
-    agent.until("the answer is ignored", |agent| (missing(agent) > before).then_some(()));
+    agent.until("the answer is ignored", |agent| (ignored_segments(agent, "start-missing") > before).then_some(()));
 }

@@ -207,14 +207,8 @@ pub fn udp_datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8])
     datagram.extend(payload);
     if let (IpAddr::V6(source), IpAddr::V6(destination)) = (source.ip(), destination.ip()) {
         // RFC 8200, section 8.1: a checksum is required.
-        let mut covered = [source.octets(), destination.octets()].concat();
-        covered.extend(u32::from(length).to_be_bytes());
-        covered.extend([0, 0, 0, 17]);
-        covered.extend(&datagram);
-        if covered.len() % 2 == 1 {
-            covered.push(0);
-        }
-        datagram[6..8].copy_from_slice(&checksum(&covered).to_be_bytes());
+        let checksum = transport_checksum(&source.octets(), &destination.octets(), 17, &datagram);
+        datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
     }
     ip_packet(source.ip(), destination.ip(), 17, &datagram)
 }
@@ -234,12 +228,8 @@ pub fn tcp_packet(
     segment.extend([sequence, acknowledged].map(u32::to_be_bytes).concat());
     segment.extend([0x50, flags, 0x40, 0, 0, 0, 0, 0]);
     segment.extend(payload);
-    let length = u16::try_from(segment.len()).expect("a short packet").to_be_bytes();
-    let mut covered = [&source[..], &destination, &[0, 6], &length, &segment].concat();
-    if covered.len() % 2 == 1 {
-        covered.push(0);
-    }
-    segment[16..18].copy_from_slice(&checksum(&covered).to_be_bytes());
+    let checksum = transport_checksum(&source, &destination, 6, &segment);
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
     ipv4_packet(source, destination, 6, &segment)
 }
 
@@ -265,9 +255,7 @@ pub fn unreachable_packet(source: IpAddr, destination: IpAddr, quoted: &[u8]) ->
 pub fn icmpv6_packet(source: Ipv6Addr, destination: Ipv6Addr, kind: u8, rest: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0], rest].concat();
     let length = u16::try_from(message.len()).expect("a short message");
-    // RFC 4443, section 2.3, and RFC 8200, section 8.1.
-    let pseudo = [&source.octets()[..], &destination.octets(), &[0, 0], &length.to_be_bytes(), &[0, 0, 0, 58]].concat();
-    let checksum = checksum(&[pseudo, message.clone()].concat());
+    let checksum = transport_checksum(&source.octets(), &destination.octets(), 58, &message);
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
     let mut packet = vec![0x60, 0, 0, 0];
     packet.extend(length.to_be_bytes());
@@ -276,6 +264,15 @@ pub fn icmpv6_packet(source: Ipv6Addr, destination: Ipv6Addr, kind: u8, rest: &[
     packet.extend(destination.octets());
     packet.extend(message);
     packet
+}
+
+/// The checksum of TCP and UDP (RFC 9293, section 3.1; RFC 8200, section 8.1) and of ICMPv6 (RFC 4443, section 2.3). The
+/// pseudo headers of both families have the same sum.
+fn transport_checksum(source: &[u8], destination: &[u8], protocol: u8, message: &[u8]) -> u16 {
+    let length = u16::try_from(message.len()).expect("a short packet").to_be_bytes();
+    let mut covered = [source, destination, &[0, protocol], &length, message].concat();
+    covered.resize(covered.len().next_multiple_of(2), 0);
+    checksum(&covered)
 }
 
 /// RFC 1071, over an even number of bytes.

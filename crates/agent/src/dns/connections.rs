@@ -14,7 +14,6 @@
 //! A connection that violates this is ignored until its segments have stopped for `QUARANTINE`.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -303,23 +302,10 @@ impl DnsConnections {
     /// while the pair is ignored is ignored.
     fn note(&mut self, key: ConnectionKey, at: CopyTime) -> Option<Phase> {
         let Some(pair) = self.pair(pair_of(&key), at) else { return Some(Phase::Ignored) };
-        let is_ignored = at.earliest < pair.ignored_until;
-        let phase = if is_ignored { Phase::Ignored } else { Phase::Opening };
-        let begins = || RecentConnection { phase, last: at.latest };
-        let before = match pair.connections.entry(key) {
-            Entry::Occupied(mut entry) if entry.get().is_expired(at) => {
-                *entry.get_mut() = begins();
-                is_ignored.then_some(Phase::Ignored)
-            }
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().last = at.latest;
-                Some(entry.get().phase)
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(begins());
-                is_ignored.then_some(Phase::Ignored)
-            }
-        };
+        let recent = pair.connections.get(&key).filter(|recent| !recent.is_expired(at)).map(|recent| recent.phase);
+        let before = recent.or_else(|| (at.earliest < pair.ignored_until).then_some(Phase::Ignored));
+        let phase = before.unwrap_or(Phase::Opening);
+        pair.connections.insert(key, RecentConnection { phase, last: at.latest });
         if pair.connections.len() > MOST_CONNECTIONS_OF_PAIR {
             self.forget(key.pod.ip(), key.resolver.ip(), at);
             return Some(Phase::Ignored);
@@ -344,8 +330,8 @@ impl DnsConnections {
 
     fn set_phase(&mut self, key: ConnectionKey, phase: Phase) {
         let pair = self.pairs.get_mut(&pair_of(&key));
-        if let Some(seen) = pair.and_then(|pair| pair.connections.get_mut(&key)) {
-            seen.phase = phase;
+        if let Some(recent) = pair.and_then(|pair| pair.connections.get_mut(&key)) {
+            recent.phase = phase;
         }
     }
 
@@ -390,7 +376,7 @@ impl DnsConnections {
             self.ignore(key);
         }
         for pair in self.pairs.values_mut() {
-            pair.connections.retain(|_, seen| !seen.is_expired(at));
+            pair.connections.retain(|_, recent| !recent.is_expired(at));
         }
         self.pairs.retain(|_, pair| !pair.connections.is_empty() || at.earliest < pair.ignored_until);
     }

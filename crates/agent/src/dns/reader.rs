@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{LogEvent, LogRecord, PacketHead, PacketLog, PacketLogError, TrackedTuple};
+use nft::Protocol;
 use policy::{Direction, DnsCopy};
 use tokio::sync::mpsc;
 
@@ -20,9 +21,6 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// Limit of answers in one event. Further ones wait in the socket's buffer; the kernel counts those that do not fit.
 const MOST_IN_EVENT: usize = 64;
-
-/// Protocol number (IANA).
-const UDP: u8 = 17;
 
 /// A DNS answer on its way to a pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +112,7 @@ impl AnswerReader {
             Some(answer) => answers.push(CopiedAnswer { resolver: head.source, answer, at: at.latest }),
             None => self.metrics.dns_answer(AnswerOutcome::WithoutAddresses, 1),
         };
-        if copy == DnsCopy::Answer && head.protocol == UDP {
+        if copy == DnsCopy::Answer && head.protocol == Protocol::Udp.number() {
             if let Some(payload) = PacketHead::udp_payload(packet.ether_type, &packet.bytes) {
                 add(payload);
             }
@@ -269,6 +267,20 @@ mod tests {
             ignored,
             "it may be any connection"
         );
+    }
+
+    /// Anyone can send from port 53.
+    #[test]
+    fn senders_unknown_to_pod_get_no_room() {
+        let (clients, now) = (DnsClients::default(), Instant::now());
+        clients.publish(&[POD].into(), now);
+        let mut connections = DnsConnections::new(now);
+        for copy in [DnsCopy::Answer, DnsCopy::Translated] {
+            take(&mut connections, &clients, &record(copy, 1000, [1, 1], 0x10), now);
+            assert!(!connections.follows(POD, RESOLVER));
+        }
+        take(&mut connections, &clients, &record(DnsCopy::PodSegment, 1000, [1, 0], 0x02), now);
+        assert!(connections.follows(POD, RESOLVER));
     }
 
     #[test]

@@ -110,15 +110,15 @@ impl Attribution {
         };
         let attributed = self.subject(replica, connection, judging(replica))?;
         let is_state_of_beginning = replica.is_at(began);
+        let passed = |of: Attributed, may_have_passed: bool| {
+            (marked.is_some() || !of.is_denied || may_have_passed).then_some(of.subject)
+        };
         // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
         if is_unexplained(&attributed.subject) && replica.advance_within_commit(began) {
             let later = self.subject(replica, connection, judging(replica))?;
-            let has_passed = marked.is_some() || !later.is_denied || connection.has_reply;
-            return has_passed.then_some(later.subject);
+            return passed(later, connection.has_reply);
         }
-        let may_have_passed = !is_state_of_beginning && connection.has_reply;
-        let has_passed = marked.is_some() || !attributed.is_denied || may_have_passed;
-        has_passed.then_some(attributed.subject)
+        passed(attributed, !is_state_of_beginning && connection.has_reply)
     }
 
     fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: ApprovalState) -> Option<Attributed> {
