@@ -31,6 +31,7 @@ use commit::MOST_RACES;
 use live::Live;
 use refusals::{LeftOut, remove_refused};
 use snapshot::verdict;
+pub(crate) use tables::EarlierTables;
 use tables::{Tables, ValidateWith};
 
 /// Maximum number of operations that a verdict or an error lists.
@@ -48,8 +49,7 @@ pub(crate) struct Enforcer {
     name: Name,
     /// The generation of the policy table in the kernel, or the next to be tried before the first commit.
     generation: Generation,
-    /// Tables of an earlier agent were claimed: they have an owner again.
-    pub(crate) claimed: bool,
+    pub(crate) earlier_tables: EarlierTables,
     live: Option<Live>,
     /// The desired tables of the last successful validation, with which the next validation compares.
     validated: Option<Tables>,
@@ -143,7 +143,7 @@ impl Enforcer {
     /// `generation` is the one that begins if there are no tables.
     pub(crate) fn start(layout: &Layout, generation: Generation, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
-        let claimed = claim(&mut kernel, layout)?;
+        let earlier_tables = claim(&mut kernel, layout)?;
         let left_out = LeftOut::default();
         Ok(Enforcer {
             kernel,
@@ -151,7 +151,7 @@ impl Enforcer {
             validate: tables::validate,
             name: layout.table().clone(),
             generation,
-            claimed,
+            earlier_tables,
             live: None,
             validated: None,
             left: None,
@@ -308,7 +308,7 @@ impl Enforcer {
 }
 
 /// Claims the tables. The sockets of a killed agent may own them for a moment longer.
-fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
+fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<EarlierTables, Trouble> {
     let deadline = Instant::now() + PREDECESSOR_ENDS;
     loop {
         match tables::claim(kernel, layout) {

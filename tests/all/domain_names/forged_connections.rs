@@ -127,6 +127,38 @@ fn shift_from_translated_port_is_a_mismatch() {
     agent.until("the connection is ignored", |agent| (ignored_segments(agent, "mismatch") > 0.0).then_some(()));
 }
 
+/// The rest of the packet may wait at the resolver until the pod completes it.
+#[test]
+fn fragments_stop_answers_over_tcp() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    until_tcp_is_read(&scene, &mut agent, WEB);
+    let pod = ForgingPod::new(&scene);
+    let octets = |text: &str| text.parse::<Ipv4Addr>().expect("an address").octets();
+    let expect_late = |agent: &mut AgentProcess, packet: &[u8]| {
+        let before = ignored_segments(agent, "may-be-late");
+        scene.stage.lab.in_namespace_of(address(WEB), || send_packets(&[packet.to_vec()]));
+        agent.until("the packet is noticed", |agent| (ignored_segments(agent, "may-be-late") > before).then_some(()));
+    };
+    let packet = tcp_packet((octets(WEB), 40_001), (octets(DNS), 53), (START, 0), SYN, &[0; 4]);
+    let with = |place: usize, byte| {
+        let mut packet = packet.clone();
+        packet[place] = byte;
+        packet
+    };
+    // The first fragment, and one behind it that no other has announced, a second later.
+    expect_late(&mut agent, &with(6, 0x20));
+    std::thread::sleep(Duration::from_secs(1));
+    expect_late(&mut agent, &with(7, 100));
+    // Of another class of service.
+    expect_late(&mut agent, &with(1, 0x20));
+    let before = ignored_segments(&agent, "start-missing");
+    let numbers = shifted(pod.begin(40_002), 0);
+    pod.send(40_002, numbers, ACK, &[]);
+    pod.send(40_002, numbers, PUSH_ACK, &framed(&question("evil.example.com")));
+    agent.until("the answer is ignored", |agent| (ignored_segments(agent, "start-missing") > before).then_some(()));
+}
+
 /// A policy that is removed and created again leaves segments that were not copied.
 #[test]
 fn connection_over_missing_policy_is_ignored() {

@@ -11,7 +11,9 @@
 //! - the pod has acknowledged nothing else than what the resolver was seen to send in it, in order;
 //! - it has no gap, and no message that stays incomplete (`LONGEST_IDLE`).
 //!
-//! A connection that violates this is ignored until its segments have stopped for `QUARANTINE`.
+//! A connection that violates this is ignored until its segments have stopped for `QUARANTINE`. A segment may take longer
+//! if it arrives in fragments, or waits in another queue than those after it: a pod that sends such a segment is ignored
+//! for `REASSEMBLY`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +28,10 @@ use super::stream::Stream;
 /// than a segment takes from the hooks of the node to the resolver.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(3);
 
+/// How long a segment in fragments takes at most from its first copied fragment to the resolver: the node and the
+/// resolver each keep an incomplete packet for 60 seconds, and each pod's fragments are copied once in a second.
+pub(super) const REASSEMBLY: Duration = Duration::from_secs(125);
+
 /// How long the kernel copies no segments between two ends that have exceeded the limit.
 const PAUSE: Duration = Duration::from_secs(PAUSED_SECONDS as u64);
 
@@ -37,7 +43,7 @@ const MOST_STREAMS: usize = 256;
 /// limit of copies permits if each has an answer. Such a pair with more is ignored for a while.
 const MOST_CONNECTIONS_OF_PAIR: usize = 1024;
 
-/// Pairs of a pod and another end that are followed.
+/// Pairs of a pod and another end that are followed, and pods that are ignored.
 const MOST_PAIRS: usize = 4096;
 
 /// When a segment was copied.
@@ -71,18 +77,21 @@ pub enum IgnoreReason {
     NoRoom,
     /// The segments of pod and resolver do not belong to one connection.
     Mismatch,
+    /// It may arrive at the resolver later than `QUARANTINE`.
+    MayBeLate,
     /// It cannot be decoded.
     Unreadable,
 }
 
 impl IgnoreReason {
-    pub const ALL: [IgnoreReason; 7] = [
+    pub const ALL: [IgnoreReason; 8] = [
         IgnoreReason::StartMissing,
         IgnoreReason::Gap,
         IgnoreReason::Truncated,
         IgnoreReason::TooLong,
         IgnoreReason::NoRoom,
         IgnoreReason::Mismatch,
+        IgnoreReason::MayBeLate,
         IgnoreReason::Unreadable,
     ];
 }
@@ -115,6 +124,8 @@ pub struct DnsConnections {
     pairs: BTreeMap<PairKey, Pair>,
     /// Those that are read.
     streams: BTreeMap<ConnectionKey, Stream>,
+    /// Pods none of whose connections that begin before a time are read.
+    ignored_pods: BTreeMap<IpAddr, Instant>,
     /// [`Pair::ignored_until`] of pairs that have no connections yet.
     ignored_until: Instant,
     /// When expired connections were last removed.
@@ -155,7 +166,13 @@ impl RecentConnection {
 
 impl DnsConnections {
     pub fn new(now: Instant) -> DnsConnections {
-        DnsConnections { pairs: BTreeMap::new(), streams: BTreeMap::new(), ignored_until: now, swept: now }
+        DnsConnections {
+            pairs: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            ignored_pods: BTreeMap::new(),
+            ignored_until: now,
+            swept: now,
+        }
     }
 
     /// A segment of the pod.
@@ -277,9 +294,27 @@ impl DnsConnections {
         }
     }
 
-    /// Forgets all connections, and reads no new ones for a while, since copies may have been lost.
+    /// Forgets the connections of a pod, and reads no new ones until any segment of it has arrived at the resolver, since
+    /// one is in fragments, or in a queue of its own.
+    pub fn expect_late_segment(&mut self, pod: IpAddr, at: CopyTime) {
+        self.sweep(at);
+        let until = at.latest + REASSEMBLY;
+        self.streams.retain(|of, _| of.pod.ip() != pod);
+        for (_, pair) in self.pairs.iter_mut().filter(|((of, _), _)| *of == pod) {
+            pair.connections.clear();
+            pair.ignored_until = pair.ignored_until.max(until);
+        }
+        if self.ignored_pods.len() < MOST_PAIRS || self.ignored_pods.contains_key(&pod) {
+            self.ignored_pods.insert(pod, until);
+        } else {
+            self.ignored_until = self.ignored_until.max(until);
+        }
+    }
+
+    /// Forgets all connections, and reads no new ones for a while, since copies may have been lost: also of fragments, and
+    /// of the begin of pauses, which are shorter.
     pub fn clear(&mut self, now: Instant) {
-        *self = DnsConnections { ignored_until: now + QUARANTINE, ..DnsConnections::new(now) };
+        *self = DnsConnections { ignored_until: now + REASSEMBLY, ..DnsConnections::new(now) };
     }
 
     /// Whether the pod has sent segments to the other end recently. Senders that it does not know get no room.
@@ -320,7 +355,8 @@ impl DnsConnections {
             self.ignored_until = self.ignored_until.max(at.latest + QUARANTINE);
             return None;
         }
-        let ignored_until = self.ignored_until;
+        let of_pod = self.ignored_pods.get(&key.0).copied().unwrap_or(self.ignored_until);
+        let ignored_until = self.ignored_until.max(of_pod);
         Some(self.pairs.entry(key).or_insert_with(|| Pair {
             copied_since: None,
             connections: BTreeMap::new(),
@@ -379,6 +415,7 @@ impl DnsConnections {
             pair.connections.retain(|_, recent| !recent.is_expired(at));
         }
         self.pairs.retain(|_, pair| !pair.connections.is_empty() || at.earliest < pair.ignored_until);
+        self.ignored_pods.retain(|_, until| at.earliest < *until);
     }
 }
 

@@ -136,7 +136,7 @@ fn follow(
     at: CopyTime,
 ) -> Assembly {
     let sender_is_pod = match copy {
-        DnsCopy::PodSegment | DnsCopy::Pause(Direction::Egress) => true,
+        DnsCopy::PodSegment | DnsCopy::PodFragment | DnsCopy::Pause(Direction::Egress) => true,
         DnsCopy::Answer | DnsCopy::Translated | DnsCopy::Pause(Direction::Ingress) => false,
     };
     let (pod, resolver) = if sender_is_pod { (head.source, head.destination) } else { (head.destination, head.source) };
@@ -149,6 +149,10 @@ fn follow(
             connections.forget(pod, resolver, at);
             return Assembly::default();
         }
+    }
+    if copy == DnsCopy::PodFragment || (sender_is_pod && may_be_late(packet)) {
+        connections.expect_late_segment(pod, at);
+        return Assembly { ignored: Some(IgnoreReason::MayBeLate), ..Assembly::default() };
     }
     if let DnsCopy::Pause(_) = copy {
         connections.pause(pod, resolver, at);
@@ -177,6 +181,13 @@ fn follow(
     }
 }
 
+/// Whether a segment of a pod may arrive long after later ones: in fragments, or from a queue that others precede. Those
+/// of the usual class are in one queue.
+fn may_be_late(packet: &LogRecord) -> bool {
+    let has_own_class = PacketHead::service_class(packet.ether_type, &packet.bytes) != Some(0);
+    has_own_class || PacketHead::may_be_fragmented(packet.ether_type, &packet.bytes)
+}
+
 /// The ends of the connection that the resolver sees.
 fn resolver_side(reply: &TrackedTuple) -> Option<ConnectionKey> {
     let pod = SocketAddr::new(reply.destination, reply.destination_port?);
@@ -189,6 +200,7 @@ mod tests {
 
     use super::super::connections::QUARANTINE;
     use super::*;
+    use crate::enforcer::EarlierTables;
 
     const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     const RESOLVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -227,7 +239,7 @@ mod tests {
 
     /// Takes the copy after the handshake of port 1000, and returns what becomes of its next segment.
     fn next_after(record_of: impl FnOnce() -> LogRecord) -> Option<IgnoreReason> {
-        let clients = DnsClients::default();
+        let clients = DnsClients::of_agent(EarlierTables::Missing, Instant::now());
         clients.publish(&[POD].into(), Instant::now());
         let now = Instant::now() + QUARANTINE;
         let mut connections = DnsConnections::new(now);
@@ -272,7 +284,8 @@ mod tests {
     /// Anyone can send from port 53.
     #[test]
     fn senders_unknown_to_pod_get_no_room() {
-        let (clients, now) = (DnsClients::default(), Instant::now());
+        let now = Instant::now();
+        let clients = DnsClients::of_agent(EarlierTables::Missing, now);
         clients.publish(&[POD].into(), now);
         let mut connections = DnsConnections::new(now);
         for copy in [DnsCopy::Answer, DnsCopy::Translated] {
@@ -285,7 +298,8 @@ mod tests {
 
     #[test]
     fn pod_that_was_no_client_has_no_connections() {
-        let (clients, now) = (DnsClients::default(), Instant::now());
+        let now = Instant::now();
+        let clients = DnsClients::of_agent(EarlierTables::Missing, now);
         let mut connections = DnsConnections::new(now);
         let syn = record(DnsCopy::PodSegment, 1000, [5, 0], 0x02);
         let syn_ack = record(DnsCopy::Answer, 1000, [99, 6], 0x12);
@@ -305,6 +319,27 @@ mod tests {
         clients.publish(&[POD].into(), later(5));
         assert!(!opens(later(5)));
         assert!(opens(later(6)));
+    }
+
+    /// Its fragments may wait at the resolver, and its class is that of a queue.
+    #[test]
+    fn segment_that_may_be_late_ends_all_connections() {
+        let ignored = Some(IgnoreReason::StartMissing);
+        let with = |place: usize, byte| {
+            move || {
+                let mut record = record(DnsCopy::PodSegment, 2000, [1, 1], 0x10);
+                record.bytes[place] = byte;
+                record
+            }
+        };
+        let fragment = || LogRecord {
+            prefix: DnsCopy::PodFragment.prefix().into(),
+            ..record(DnsCopy::PodSegment, 2000, [1, 1], 0x10)
+        };
+        assert_eq!(next_after(with(1, 0x20)), ignored, "class CS1");
+        assert_eq!(next_after(with(1, 0x03)), None, "congestion experienced");
+        assert_eq!(next_after(with(2, 3)), ignored, "808 bytes");
+        assert_eq!(next_after(fragment), ignored);
     }
 
     #[test]

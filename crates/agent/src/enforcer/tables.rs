@@ -139,19 +139,32 @@ fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<TableSnapshot>,
     }
 }
 
-/// Takes ownership of tables that an earlier agent left, if they are to be protected. Returns whether there were any.
-pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
+/// The tables of an earlier agent, when this one starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EarlierTables {
+    Missing,
+    /// They had no owner and get none, or have one already.
+    Present,
+    /// They have an owner again.
+    Claimed,
+}
+
+/// Takes ownership of tables that an earlier agent left, if they are to be protected.
+pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<EarlierTables, Trouble> {
     let held = read(kernel, layout.table())?;
+    if held.policy.is_none() {
+        return Ok(EarlierTables::Missing);
+    }
     if !layout.is_protected() {
-        return Ok(false);
+        return Ok(EarlierTables::Present);
     }
     let present = names(layout.table()).into_iter().zip([held.policy, held.bridge, held.edge]);
     let orphans = present.filter(|(_, observed)| observed.as_ref().is_some_and(|o| o.flags == ORPHANED));
     let claims = Transaction::claiming(orphans.map(|(table, _)| table), TABLE_COMMENT);
     if claims.is_empty() {
-        return Ok(false);
+        return Ok(EarlierTables::Present);
     }
     // The rules stay the same, so concurrent commits do not matter.
     claims.commit(kernel, 0).map_err(Trouble::Refused)?;
-    Ok(true)
+    Ok(EarlierTables::Claimed)
 }

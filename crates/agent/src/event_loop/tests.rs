@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::api::drops::DropsQuery;
+use crate::enforcer::EarlierTables;
 use crate::metrics::Metrics;
 use crate::netns::in_new_namespace;
 use crate::reconciler::fixture::{dependencies, pod, shop, source_event};
@@ -35,7 +36,13 @@ fn enforcing(
     let status = AgentStatus { node: "node-a".into(), ..AgentStatus::default() };
     let dependencies = dependencies(layout, RARELY, check_interval);
     let (reconciler, statuses) = Reconciler::new(status, dependencies, metrics.clone(), Instant::now());
-    let mut event_loop = EventLoop::new(reconciler, enforcer, run_dir, None, DnsClients::default());
+    let mut event_loop = EventLoop::new(
+        reconciler,
+        enforcer,
+        run_dir,
+        None,
+        DnsClients::of_agent(EarlierTables::Missing, Instant::now()),
+    );
     event_loop.receive(changes_event(shop()));
     event_loop.finish_iteration();
     assert_eq!(web_servers(&event_loop.enforcer), ["10.2.0.1"]);

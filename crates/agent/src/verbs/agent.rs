@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use crate::cli::{AgentArguments, Switch};
 use crate::dns::{AnswerReader, DnsClients, SavedNames};
-use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
+use crate::enforcer::{EarlierTables, Enforcer};
 use crate::event_loop::{EVENTS_QUEUED, Event, EventLoop};
 use crate::flows::accounting::ConntrackSettings;
 use crate::flows::services::{ServiceSource, watch_services};
@@ -112,7 +112,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let reports = Watch::start(log, tables, drop_events, metrics.clone())?;
     let flow_layout = layout.clone();
     let enforcer = Enforcer::start(&layout, first_generation(&layout), metrics.clone())?;
-    let claimed = enforcer.claimed;
+    let earlier_tables = enforcer.earlier_tables;
     let notifications = enforcer.notifications()?;
     let links = LinkWatch::open().context("cannot watch the node's interfaces (rtnetlink)")?;
     let socket = run_dir.listen("agent.sock")?;
@@ -175,7 +175,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         remote,
     };
     let (reconciler, statuses) = Reconciler::new(status, dependencies, metrics.clone(), now);
-    let dns_clients = DnsClients::default();
+    let dns_clients = DnsClients::of_agent(earlier_tables, Instant::now());
     let event_loop = EventLoop::new(reconciler, enforcer, &arguments.run_dir, lookups, dns_clients.clone());
     if let Some(log) = dns_log {
         let reader = AnswerReader::new(log, events.clone(), metrics.clone(), dns_clients);
@@ -211,7 +211,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         true => tracing::warn!("log of denied packets: {reporting}; denied packets are still counted"),
         false => tracing::info!("log of denied packets: {reporting}"),
     }
-    if claimed {
+    if earlier_tables == EarlierTables::Claimed {
         tracing::info!("adopted the tables of a previous agent; its rules are in force and protected again");
     }
 

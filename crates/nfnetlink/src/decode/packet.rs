@@ -104,6 +104,24 @@ impl PacketHead {
         Some(TcpSegment { sequence, fin, syn, rst, acknowledged, payload, is_whole })
     }
 
+    /// The class of service (DSCP, RFC 2474) of a packet, whose bytes begin at the network header. `None` if it is not IP.
+    pub fn service_class(ether_type: u16, bytes: &[u8]) -> Option<u8> {
+        match (ether_type, bytes) {
+            (IPV4, [_, traffic_class, ..]) => Some(traffic_class >> 2),
+            (IPV6, [first, second, ..]) => Some((first & 0x0f) << 2 | second >> 6),
+            _ => None,
+        }
+    }
+
+    /// Whether a router may fragment a packet, whose bytes begin at the network header: one of IPv4 with more than the 576
+    /// bytes that each host accepts (RFC 791, section 2.3) and without the flag Don't Fragment.
+    pub fn may_be_fragmented(ether_type: u16, bytes: &[u8]) -> bool {
+        match (ether_type, bytes) {
+            (IPV4, [_, _, high, low, _, _, flags, ..]) => flags & 0x40 == 0 && u16::from_be_bytes([*high, *low]) > 576,
+            _ => false,
+        }
+    }
+
     /// Whether the number is that of an IPv6 extension header, and so not that of an upper-layer protocol.
     pub fn is_extension_header(protocol: u8) -> bool {
         [HOP_BY_HOP, ROUTING, FRAGMENT, AUTHENTICATION, DESTINATION_OPTIONS].contains(&protocol)
@@ -323,6 +341,23 @@ mod tests {
             let bytes = six(next, &parts.concat());
             assert_eq!(said(IPV6, &bytes), expected, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn class_and_fragmentation_are_read_from_ip_header() {
+        let v4 = |class, length: u16, flags| {
+            let [high, low] = length.to_be_bytes();
+            [&[0x45, class, high, low, 0, 1, flags, 0][..], &[0; 12]].concat()
+        };
+        assert_eq!(PacketHead::service_class(IPV4, &v4(0xb8, 40, 0)), Some(46), "expedited forwarding");
+        assert_eq!(PacketHead::service_class(IPV4, &v4(0x03, 40, 0)), Some(0), "congestion experienced");
+        assert_eq!(PacketHead::service_class(IPV6, &[0x6b, 0x80]), Some(46));
+        assert_eq!(PacketHead::service_class(IPV6, &[0x60, 0x3f]), Some(0), "a flow label");
+        assert_eq!(PacketHead::service_class(0x0806, &[0; 28]), None);
+        for (length, flags, expected) in [(577, 0, true), (576, 0, false), (1500, 0x40, false)] {
+            assert_eq!(PacketHead::may_be_fragmented(IPV4, &v4(0, length, flags)), expected, "{length} {flags}");
+        }
+        assert!(!PacketHead::may_be_fragmented(IPV6, &[0x60; 2000]));
     }
 
     #[test]

@@ -14,6 +14,9 @@
 //! resolvers are marked ([`DnsCopy::Translated`]) where it was reversed. A pod and another end that exceed their limit get
 //! a pause of [`PAUSED_SECONDS`] in which no segment is copied, which [`DnsCopy::Pause`] announces. Of connections to the
 //! node itself only untracked ones are read.
+//!
+//! A segment in fragments may arrive late, when its last fragment does. So fragments of pods are copied
+//! ([`DnsCopy::PodFragment`]) before the node reassembles them, each pod's within [`FRAGMENTS`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,6 +29,9 @@ use nft::{
 use super::layout::{Layout, address_type, fixed};
 use super::roles::SetRole;
 use super::{Direction, address_key};
+
+/// IANA protocol number.
+const ICMPV6: u8 = 58;
 
 /// The port of DNS (RFC 1035, section 4.2).
 const DNS: u16 = 53;
@@ -60,10 +66,15 @@ const PODS: u32 = 4096;
 /// Pods with another end each whose limits are kept.
 const PAIRS: u32 = 16_384;
 
+/// Copies of one pod's fragments. Each stops reading for longer than the next one takes to be copied.
+const FRAGMENTS: Limit = Limit { packets: 1, per: Period::Second, burst: 1, over: false };
+
 /// How long the limit of an idle pod is kept.
 const KEPT_SECONDS: u32 = 60;
 
-/// The chains for segments from and to resolvers, and for packets that a resolver on the own node sends and receives.
+/// The chains for fragments of pods, for segments from and to resolvers, and for packets that a resolver on the own node
+/// sends and receives.
+pub(super) const FRAGMENTED: &str = "dns-fragments";
 pub(super) const FORWARDED: &str = "dns-forwarded";
 pub(super) const LEAVING: &str = "dns-leaving";
 pub(super) const FROM_OWN_NODE: &str = "dns-answers";
@@ -79,6 +90,8 @@ pub enum DnsCopy {
     Translated,
     /// A segment of a pod to port 53, as it leaves the node.
     PodSegment,
+    /// A fragment of a pod, before the node reassembles it.
+    PodFragment,
     /// A segment in this direction, seen from the pod, exceeded the limit: no further ones between these ends are copied
     /// for [`PAUSED_SECONDS`].
     Pause(Direction),
@@ -86,10 +99,11 @@ pub enum DnsCopy {
 
 impl DnsCopy {
     /// Each kind.
-    pub const ALL: [DnsCopy; 5] = [
+    pub const ALL: [DnsCopy; 6] = [
         DnsCopy::Answer,
         DnsCopy::Translated,
         DnsCopy::PodSegment,
+        DnsCopy::PodFragment,
         DnsCopy::Pause(Direction::Egress),
         DnsCopy::Pause(Direction::Ingress),
     ];
@@ -100,6 +114,7 @@ impl DnsCopy {
             DnsCopy::Answer => "ringfence dns",
             DnsCopy::Translated => "ringfence dns translated",
             DnsCopy::PodSegment => "ringfence dns from pod",
+            DnsCopy::PodFragment => "ringfence dns fragment from pod",
             DnsCopy::Pause(Direction::Egress) => "ringfence dns pause from pod",
             DnsCopy::Pause(Direction::Ingress) => "ringfence dns pause to pod",
         }
@@ -149,6 +164,11 @@ fn paused(family: Family) -> Name {
     SetRole::DnsPaused(family).name()
 }
 
+/// The limits of pods' fragments.
+fn fragments(family: Family) -> Name {
+    SetRole::DnsFragments(family).name()
+}
+
 /// The pods whose answers the rules copy.
 pub fn dns_clients(ruleset: &Ruleset) -> impl Iterator<Item = IpAddr> {
     let sets = Family::BOTH.into_iter().filter_map(|family| ruleset.sets.get(&clients(family)));
@@ -179,7 +199,7 @@ pub(super) fn remove_client(ruleset: &mut Ruleset, address: IpAddr) {
 /// The rules that copy answers on their way through the forward hook. Adds the sets and chains that they need, and
 /// removes those that nothing needs.
 pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule> {
-    let (mut forward, mut forwarded, mut leaving) = (vec![], vec![], vec![]);
+    let (mut forward, mut fragmented, mut forwarded, mut leaving) = (vec![], vec![], vec![], vec![]);
     let (mut from_own_node, mut to_own_node) = (vec![], vec![]);
     for family in Family::BOTH {
         let is_empty = ruleset.sets.get(&clients(family)).is_none_or(|set| set.elements.is_empty());
@@ -195,6 +215,7 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
         let pair = vec![address_type(family); 2];
         for (set, of, size, timeout_seconds, comment) in [
             (limits(family), &pod, PODS, KEPT_SECONDS, "pods whose answers were copied, each with its limit"),
+            (fragments(family), &pod, PODS, KEPT_SECONDS, "pods whose fragments were copied, each with its limit"),
             (segments(family), &pair, PAIRS, KEPT_SECONDS, "pods with the other end at port 53, each with its limit"),
             (paused(family), &pair, PAIRS, PAUSED_SECONDS, "pods with another end that exceeded the limit of segments"),
         ] {
@@ -211,6 +232,7 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
             let chain = Chain { hook: None, rules };
             ruleset.chains.insert(fixed(segment_chain(direction, family)), Arc::new(chain));
         }
+        fragmented.push(fragment_rule(family, group));
         leaving.push(to_segment_chain(Direction::Egress, family, &[]));
         forwarded.push(to_segment_chain(Direction::Ingress, family, &[]));
         let flow_source = Field::FlowSource(family);
@@ -235,6 +257,8 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
         to_own_node.push(to_segment_chain(Direction::Egress, family, &untracked));
     }
     for (name, hook, rules) in [
+        // Other fragments of the packet may wait at the node, and behind it.
+        (FRAGMENTED, Hook::EarlyPrerouting, fragmented),
         // Another program may drop segments that conntrack calls invalid (kube-proxy does), such as a RST.
         (FORWARDED, Hook::EarlyForward, forwarded),
         (LEAVING, Hook::LatePostrouting, leaving),
@@ -249,7 +273,7 @@ pub(super) fn forward_rules(ruleset: &mut Ruleset, layout: &Layout) -> Vec<Rule>
 }
 
 fn remove_family(ruleset: &mut Ruleset, family: Family) {
-    for set in [limits(family), segments(family), paused(family)] {
+    for set in [limits(family), fragments(family), segments(family), paused(family)] {
         ruleset.sets.remove(&set);
     }
     for direction in Direction::BOTH {
@@ -260,6 +284,21 @@ fn remove_family(ruleset: &mut Ruleset, family: Family) {
 fn copy_datagram(pod: Field, family: Family, group: u16) -> Vec<Action> {
     let limit = Action::Record { fields: vec![pod], set: limits(family), limit: EACH_POD };
     vec![limit, copy(DnsCopy::Answer, group, DATAGRAM_BYTES)]
+}
+
+/// Copies fragments of pods that may be of a TCP segment. A later one has no port, and with IPv6 the header that its
+/// fragment header names may be an extension header.
+fn fragment_rule(family: Family, group: u16) -> Rule {
+    let pod = pod_field(Direction::Egress, family);
+    let mut matches = vec![Match::Fragment(family)];
+    matches.extend(match family {
+        Family::V4 => vec![Match::Protocol(Protocol::Tcp)],
+        Family::V6 => [Protocol::Udp.number(), ICMPV6].map(Match::FragmentOfOther).to_vec(),
+    });
+    matches.push(Match::InSet { fields: vec![pod], set: clients(family) });
+    let limit = Action::Record { fields: vec![pod], set: fragments(family), limit: FRAGMENTS };
+    let actions = vec![limit, copy(DnsCopy::PodFragment, group, POD_SEGMENT_BYTES)];
+    Rule::new(matches, actions).commented("fragments of segments, which may arrive late")
 }
 
 /// Leads the segments between pods and port 53 to the chain that copies them.

@@ -258,7 +258,7 @@ fn pause_and_missing_copies_stop_new_streams() {
     for (name, event, until) in [
         ("pause", (|c, now| c.pause(POD, RESOLVER, at(now))) as fn(&mut DnsConnections, Instant), PAUSE + QUARANTINE),
         ("forget", |c, now| c.forget(POD, RESOLVER, at(now)), QUARANTINE),
-        ("clear", |c, now| c.clear(now), QUARANTINE),
+        ("clear", |c, now| c.clear(now), REASSEMBLY),
         ("reject", |c, now| c.reject(key(1), at(now)), Duration::ZERO),
     ] {
         let mut scene = Scene::open();
@@ -360,6 +360,20 @@ fn late_copies_count_from_the_empty_log() {
     scene.resolver(syn_ack(u32::MAX));
     scene.pod(ack(0));
     assert!(!scene.is_read(0));
+}
+
+#[test]
+fn late_segment_is_of_all_pairs_of_pod() {
+    let mut scene = Scene::open();
+    let now = scene.now;
+    scene.connections.expect_late_segment(POD, at(now));
+    let of_other = ConnectionKey { pod: (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 200)), 1).into(), ..key(1) };
+    let to_other = ConnectionKey { resolver: (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 201)), 53).into(), ..key(2) };
+    // It may have reached the node before the pair had a connection.
+    assert!(opens(&mut scene.connections, of_other, now + REASSEMBLY / 2));
+    assert!(!opens(&mut scene.connections, to_other, now + REASSEMBLY / 2));
+    assert!(!opens(&mut scene.connections, key(3), now + REASSEMBLY / 2));
+    assert!(opens(&mut scene.connections, key(4), now + REASSEMBLY));
 }
 
 #[test]

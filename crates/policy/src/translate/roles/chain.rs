@@ -28,6 +28,8 @@ pub(in crate::translate) enum ChainRole {
     /// Base chain `input`.
     Input,
     ToOwnNode,
+    /// Base chain that copies fragments of pods before they are reassembled.
+    DnsFragmented,
     /// Base chains at the forward and postrouting hooks that copy segments from and to resolvers.
     DnsForwarded,
     DnsLeaving,
@@ -112,6 +114,7 @@ impl ChainRole {
             ChainRole::SourceRoute,
             ChainRole::Input,
             ChainRole::ToOwnNode,
+            ChainRole::DnsFragmented,
             ChainRole::DnsForwarded,
             ChainRole::DnsLeaving,
             ChainRole::DnsAnswers,
@@ -177,6 +180,7 @@ impl ChainRole {
             ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
+            ChainRole::DnsFragmented => dns_answers::FRAGMENTED,
             ChainRole::DnsForwarded => dns_answers::FORWARDED,
             ChainRole::DnsLeaving => dns_answers::LEAVING,
             ChainRole::DnsAnswers => dns_answers::FROM_OWN_NODE,
@@ -231,6 +235,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsFragmented
             | ChainRole::DnsForwarded
             | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
@@ -310,6 +315,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsFragmented
             | ChainRole::DnsForwarded
             | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers
@@ -361,6 +367,7 @@ impl ChainRole {
             | ChainRole::SourceRoute
             | ChainRole::Input
             | ChainRole::ToOwnNode
+            | ChainRole::DnsFragmented
             | ChainRole::DnsForwarded
             | ChainRole::DnsLeaving
             | ChainRole::DnsAnswers

@@ -43,6 +43,7 @@ pub(in crate::translate) enum SetRole {
     PortProtocols,
     DnsClients(Family),
     DnsLimits(Family),
+    DnsFragments(Family),
     DnsSegments(Family),
     DnsPaused(Family),
     ClosedPorts,
@@ -209,6 +210,7 @@ impl SetRole {
                 SetRole::OverflowSources(family),
                 SetRole::DnsClients(family),
                 SetRole::DnsLimits(family),
+                SetRole::DnsFragments(family),
                 SetRole::DnsSegments(family),
                 SetRole::DnsPaused(family),
                 SetRole::Groups(family),
@@ -265,6 +267,7 @@ impl SetRole {
             SetRole::PortProtocols => reporting::PORT_PROTOCOLS,
             SetRole::DnsClients(family) => by_family(family, ["dns-clients4", "dns-clients6"]),
             SetRole::DnsLimits(family) => by_family(family, ["dns-answers4", "dns-answers6"]),
+            SetRole::DnsFragments(family) => by_family(family, ["dns-fragments4", "dns-fragments6"]),
             SetRole::DnsSegments(family) => by_family(family, ["dns-segments4", "dns-segments6"]),
             SetRole::DnsPaused(family) => by_family(family, ["dns-paused4", "dns-paused6"]),
             SetRole::ClosedPorts => bridge_ports::CLOSED,
@@ -336,6 +339,7 @@ impl SetRole {
             | SetRole::PortProtocols
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
+            | SetRole::DnsFragments(_)
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
@@ -390,6 +394,7 @@ impl SetRole {
             | SetRole::PortProtocols
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
+            | SetRole::DnsFragments(_)
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
@@ -440,6 +445,7 @@ impl SetRole {
             | SetRole::PortProtocols
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
+            | SetRole::DnsFragments(_)
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
@@ -493,6 +499,7 @@ impl SetRole {
             | SetRole::PortProtocols
             | SetRole::DnsClients(_)
             | SetRole::DnsLimits(_)
+            | SetRole::DnsFragments(_)
             | SetRole::DnsSegments(_)
             | SetRole::DnsPaused(_)
             | SetRole::ClosedPorts
