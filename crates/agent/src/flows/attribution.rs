@@ -5,11 +5,11 @@ mod ends;
 mod tests;
 mod traces;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{CountedFlow, FlowKey, FlowVerdict, ServicePort, SideTrace, Subject, TraceVerdict, Tuple};
+use flow::{ConnectionId, CountedFlow, FlowKey, FlowVerdict, ServicePort, SideTrace, Subject, TraceVerdict, Tuple};
 use jiff::Timestamp;
 use policy::{Cause, Direction, Generation, Layout, explain_side};
 
@@ -23,6 +23,9 @@ use traces::{denied_by, of_side};
 /// Maximum number of cached subjects, for further connections between the same ends. One has about a kilobyte.
 const MOST_CACHED: usize = 8192;
 
+/// Maximum number of entries that are known to be of denied packets.
+const MOST_DENIED: usize = 65_536;
+
 /// The Service of the API servers.
 const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 
@@ -35,6 +38,8 @@ pub(crate) struct Attribution {
     cached: HashMap<CacheKey, Option<Attributed>>,
     /// Version of the replica from which the cached subjects were computed.
     version: (u64, u64),
+    /// Entries of packets that policies denied when they began, with their creation times.
+    denied: HashSet<(ConnectionId, Option<Timestamp>)>,
 }
 
 /// The parts of a connection that its subject depends on.
@@ -67,7 +72,7 @@ struct ApprovalState {
 
 impl Attribution {
     pub(crate) fn new(naming: NameInputs, layout: Layout) -> Attribution {
-        Attribution { naming, layout, cached: HashMap::new(), version: (0, 0) }
+        Attribution { naming, layout, cached: HashMap::new(), version: (0, 0), denied: HashSet::new() }
     }
 
     /// The generation that approved a connection with this mark.
@@ -87,8 +92,9 @@ impl Attribution {
     ///
     /// The kernel confirms an entry of a frame that a bridge floods when the first copy passes, which may be the copy for
     /// the node itself (`br_nf_local_in`, Linux 6.8), although every copy for a pod was dropped. Such an entry has no
-    /// approval and no reply, and the policies deny it. An entry that passed before the policies denied it has no approval
-    /// either; without a reply it is not recorded if it is first listed under later policies.
+    /// approval, and the policies deny it. An entry that passed before the policies denied it has no approval
+    /// either. If it is first listed under later policies, it is recorded if a reply was seen, which may have been denied,
+    /// too. One from before the agent's start does not pass any more.
     ///
     /// Advances the replica to the state that judged the connection, which began at that time. Policies from before the
     /// agent's start are unknown, unless the generation that approved the connection is still in force.
@@ -109,16 +115,31 @@ impl Attribution {
             ApprovalState { generation, is_known }
         };
         let attributed = self.subject(replica, connection, judging(replica))?;
-        let is_state_of_beginning = replica.is_at(began);
-        let passed = |of: Attributed, may_have_passed: bool| {
-            (marked.is_some() || !of.is_denied || may_have_passed).then_some(of.subject)
-        };
+        let mut may_have_passed = is_recent && !replica.is_at(began) && connection.has_reply;
         // A connection that passed was not denied: it began during a commit, and the rules after it judged the flow.
-        if is_unexplained(&attributed.subject) && replica.advance_within_commit(began) {
-            let later = self.subject(replica, connection, judging(replica))?;
-            return passed(later, connection.has_reply);
+        let attributed = if is_unexplained(&attributed.subject) && replica.advance_within_commit(began) {
+            may_have_passed = false;
+            self.subject(replica, connection, judging(replica))?
+        } else {
+            attributed
+        };
+        if marked.is_some() || !attributed.is_denied {
+            return Some(attributed.subject);
         }
-        passed(attributed, !is_state_of_beginning && connection.has_reply)
+        let entry = (connection.id, connection.started);
+        if !may_have_passed {
+            // Entries stay if their end events are lost.
+            if self.denied.len() >= MOST_DENIED {
+                self.denied.clear();
+            }
+            self.denied.insert(entry);
+        }
+        (may_have_passed && !self.denied.contains(&entry)).then_some(attributed.subject)
+    }
+
+    /// The kernel has deleted the entry of the connection.
+    pub(crate) fn forget(&mut self, connection: &CountedFlow) {
+        self.denied.remove(&(connection.id, connection.started));
     }
 
     fn subject(&mut self, replica: &Replica, connection: &CountedFlow, judging: ApprovalState) -> Option<Attributed> {

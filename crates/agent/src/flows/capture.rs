@@ -357,7 +357,10 @@ impl Capture {
                             tracker.begin(connection, subject, None, began, windows);
                         }
                     }
-                    FirstReport::Ended { connection, at } => self.end(&mut core, connection, *at),
+                    FirstReport::Ended { connection, at } => {
+                        self.end(&mut core, connection, *at);
+                        self.attribution.forget(connection);
+                    }
                 }
             }
         }

@@ -168,17 +168,36 @@ fn denied_connection_without_approval_has_no_subject() {
     assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(50)), None);
     // Rules that are not known any more have approved it.
     assert!(attribution.of_connection(&mut replica, &connection(443, Some(3)), at(50)).is_some());
-    // It may have passed before the policy selected the pod, which replies to it prove, or during a commit.
-    let replied = CountedFlow { has_reply: true, ..connection(443, None) };
-    assert!(attribution.of_connection(&mut replica, &replied, at(-1)).is_some());
+    // If it passed before the agent's start, an earlier agent has recorded it.
+    let replied = CountedFlow { has_reply: true, started: Some(at(1)), ..connection(443, None) };
+    assert_eq!(attribution.of_connection(&mut replica, &replied, at(-1)), None);
     assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(-1)), None);
     replica.enqueue(update(vec![Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", "first"))], 7, 100, 110));
     replica.enqueue(update(vec![allowing("second", 80)], 7, 200, 210));
     assert!(attribution.of_connection(&mut replica, &connection(443, None), at(105)).is_some());
     assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(220)), None);
-    // A listing finds it after the policy came.
+    // A listing finds it after the policy came; a reply shows that it may have passed.
+    let replied = CountedFlow { has_reply: true, started: Some(at(150)), ..connection(443, None) };
     assert!(attribution.of_connection(&mut replica, &replied, at(150)).is_some());
     assert_eq!(attribution.of_connection(&mut replica, &connection(443, None), at(150)), None);
+}
+
+/// The other end may send a packet of the reply direction, which is denied, too.
+#[test]
+fn denied_entry_with_reply_stays_denied() {
+    let (mut attribution, mut replica) = begin();
+    let denied = CountedFlow { started: Some(at(50)), ..connection(443, None) };
+    assert_eq!(attribution.of_connection(&mut replica, &denied, at(50)), None);
+    replica.enqueue(update(replacing("first", allowing("second", 80)), 7, 100, 110));
+    replica.advance_to(at(120));
+    let replied = CountedFlow { has_reply: true, ..denied };
+    assert_eq!(attribution.of_connection(&mut replica, &replied, at(50)), None);
+    // Rules allow it meanwhile.
+    let approved = CountedFlow { mark: connection(443, Some(7)).mark, ..replied.clone() };
+    assert!(attribution.of_connection(&mut replica, &approved, at(50)).is_some());
+    // The kernel uses the identifier again.
+    attribution.forget(&replied);
+    assert!(attribution.of_connection(&mut replica, &replied, at(50)).is_some());
 }
 
 #[test]
