@@ -3,13 +3,14 @@
 //! Both run on sockets that were made in a lab's namespaces, so that questions and answers pass the nodes between.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use simple_dns::rdata::{A, AAAA, CNAME, RData, TXT};
 use simple_dns::{CLASS, CharacterString, Name, Packet, PacketFlag, Question, ResourceRecord, TYPE};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use kit::lab::Lab;
 
@@ -59,7 +60,11 @@ impl DnsServer {
 
     fn serve(address: IpAddr) -> DnsServer {
         let socket = UdpSocket::bind((address, PORT)).expect("the port of DNS");
-        let listener = TcpListener::bind((address, PORT)).expect("the port of DNS");
+        let listener = multipath_socket(address).expect("a socket of Multipath TCP");
+        listener.set_reuse_address(true).expect("an option");
+        listener.bind(&SocketAddr::new(address, PORT).into()).expect("the port of DNS");
+        listener.listen(128).expect("a listener");
+        let listener = TcpListener::from(listener);
         let server = DnsServer { zone: Arc::default(), address };
         let zone = server.zone.clone();
         std::thread::spawn(move || {
@@ -80,6 +85,17 @@ impl DnsServer {
             }
         });
         server
+    }
+
+    /// A connection of Multipath TCP from the address to this server.
+    ///
+    /// # Panics
+    /// If the kernel has no Multipath TCP, or the server does not answer.
+    pub fn connect_multipath_from(&self, lab: &Lab, client: IpAddr) -> TcpStream {
+        let socket = lab.in_namespace_of(client, || multipath_socket(client)).expect("a socket of Multipath TCP");
+        socket.set_read_timeout(Some(WAIT)).expect("a timeout");
+        socket.connect(&SocketAddr::new(self.address, PORT).into()).expect("a connection");
+        socket.into()
     }
 
     /// Replaces the records of a name.
@@ -156,6 +172,12 @@ pub fn question(name: &str) -> Vec<u8> {
     let name = Name::new(name).expect("a name");
     query.questions.push(Question::new(name, TYPE::A.into(), CLASS::IN.into(), false));
     query.build_bytes_vec().expect("a question")
+}
+
+/// A socket of the address's family. A listener accepts TCP, too; it is the default of servers in Go from 1.24 on.
+fn multipath_socket(address: IpAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(SocketAddr::new(address, 0));
+    Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))
 }
 
 /// The message after its length (RFC 7766).

@@ -159,6 +159,21 @@ fn fragments_stop_answers_over_tcp() {
     agent.until("the answer is ignored", |agent| (ignored_segments(agent, "start-missing") > before).then_some(()));
 }
 
+/// A pod has a resolver send the bytes of an answer on two connections of one stream, with other boundaries of messages.
+#[test]
+fn multipath_connections_open_nothing() {
+    let scene = Scene::new(&json!([NAME]));
+    let mut agent = scene.start();
+    until_tcp_is_read(&scene, &mut agent, WEB);
+    scene.site(NAME, 300, SITE);
+    let before = ignored_segments(&agent, "multipath");
+    ask_on(&mut scene.dns.connect_multipath_from(&scene.stage.lab, address(WEB)), &[NAME]);
+    agent.until("the connection is ignored", |agent| (ignored_segments(agent, "multipath") > before).then_some(()));
+    assert!(scene.is_denied(WEB, SITE));
+    ask_on(&mut scene.dns.connect_from(&scene.stage.lab, address(WEB)), &[NAME]);
+    scene.until_open(&mut agent, WEB, SITE);
+}
+
 /// A policy that is removed and created again leaves segments that were not copied.
 #[test]
 fn connection_over_missing_policy_is_ignored() {

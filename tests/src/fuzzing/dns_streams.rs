@@ -48,6 +48,7 @@ fn messages(stream: &[u8], segments: &[(usize, usize)]) -> Vec<Vec<u8>> {
         syn,
         rst: false,
         acknowledged,
+        is_multipath: false,
         payload,
         is_whole: true,
     };

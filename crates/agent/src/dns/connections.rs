@@ -9,6 +9,8 @@
 //!
 //! - its connection is the only one with its addresses and ports, from the pod's SYN on, within `QUARANTINE`;
 //! - the pod has acknowledged nothing else than what the resolver was seen to send in it, in order;
+//! - it is no part of a Multipath TCP stream (RFC 8684), which resolvers accept in the option of a SYN, and with SYN cookies
+//!   in that of a later segment;
 //! - it has no gap, and no message that stays incomplete (`LONGEST_IDLE`).
 //!
 //! A connection that violates this is ignored until its segments have stopped for `QUARANTINE`. A segment may take longer
@@ -77,6 +79,8 @@ pub enum IgnoreReason {
     NoRoom,
     /// The segments of pod and resolver do not belong to one connection.
     Mismatch,
+    /// Its connection may carry a part of a Multipath TCP stream.
+    Multipath,
     /// It may arrive at the resolver later than `QUARANTINE`.
     MayBeLate,
     /// It cannot be decoded.
@@ -84,13 +88,14 @@ pub enum IgnoreReason {
 }
 
 impl IgnoreReason {
-    pub const ALL: [IgnoreReason; 8] = [
+    pub const ALL: [IgnoreReason; 9] = [
         IgnoreReason::StartMissing,
         IgnoreReason::Gap,
         IgnoreReason::Truncated,
         IgnoreReason::TooLong,
         IgnoreReason::NoRoom,
         IgnoreReason::Mismatch,
+        IgnoreReason::Multipath,
         IgnoreReason::MayBeLate,
         IgnoreReason::Unreadable,
     ];
@@ -179,6 +184,11 @@ impl DnsConnections {
     pub fn pod_sends(&mut self, key: ConnectionKey, segment: TcpSegment<'_>, at: CopyTime) -> Assembly {
         let phase = self.note(key, at);
         let is_plain_syn = segment.syn && segment.acknowledged.is_none() && !segment.rst;
+        // A resolver without Multipath TCP ignores the option in a SYN.
+        if segment.is_multipath && !is_plain_syn {
+            self.ignore(key);
+            return Assembly::ignored(IgnoreReason::Multipath);
+        }
         match phase {
             None if is_plain_syn => self.set_phase(key, Phase::Opening),
             None => self.ignore(key),
@@ -222,6 +232,10 @@ impl DnsConnections {
         let phase = self.note(key, at);
         let is_syn_ack = segment.syn && segment.acknowledged.is_some() && !segment.rst;
         let first = segment.sequence.wrapping_add(1);
+        if segment.is_multipath {
+            self.ignore(key);
+            return Assembly::ignored(IgnoreReason::Multipath);
+        }
         match phase {
             Some(Phase::Opening) if is_syn_ack => {
                 if !self.make_room(key) {

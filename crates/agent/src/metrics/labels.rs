@@ -150,6 +150,7 @@ impl IgnoreReason {
             IgnoreReason::TooLong => "too-long",
             IgnoreReason::NoRoom => "no-room",
             IgnoreReason::Mismatch => "mismatch",
+            IgnoreReason::Multipath => "multipath",
             IgnoreReason::MayBeLate => "may-be-late",
             IgnoreReason::Unreadable => "unreadable",
         };

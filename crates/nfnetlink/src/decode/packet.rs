@@ -31,6 +31,11 @@ const UDP_HEADER: usize = 8;
 /// Length of a TCP header without options in bytes.
 const TCP_HEADER: usize = 20;
 
+/// Kinds of TCP options (IANA).
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const MULTIPATH: u8 = 30;
+
 /// Fields of the headers of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHead {
@@ -60,6 +65,8 @@ pub struct TcpSegment<'a> {
     pub rst: bool,
     /// Sequence number of the byte that the sender expects next; `None` without the flag ACK.
     pub acknowledged: Option<u32>,
+    /// It has an option of Multipath TCP (RFC 8684): its payload may be a part of a stream that several connections carry.
+    pub is_multipath: bool,
     /// As far as it was copied.
     pub payload: &'a [u8],
     /// Whether the whole payload was copied.
@@ -101,7 +108,8 @@ impl PacketHead {
         let acknowledged = ack.then(|| u32::from_be_bytes([header[8], header[9], header[10], header[11]]));
         let is_whole = payload.len() >= stated;
         let payload = payload.get(..stated).unwrap_or(payload);
-        Some(TcpSegment { sequence, fin, syn, rst, acknowledged, payload, is_whole })
+        let is_multipath = has_option(bytes.get(TCP_HEADER..offset)?, MULTIPATH);
+        Some(TcpSegment { sequence, fin, syn, rst, acknowledged, is_multipath, payload, is_whole })
     }
 
     /// The class of service (DSCP, RFC 2474) of a packet, whose bytes begin at the network header. `None` if it is not IP.
@@ -139,6 +147,21 @@ impl PacketHead {
             _ => None,
         };
         PacketHead { source, destination, protocol, ports, icmp }
+    }
+}
+
+/// Whether TCP options (RFC 9293, section 3.2) have one of this kind. Those after a malformed one do not count.
+fn has_option(mut options: &[u8], kind: u8) -> bool {
+    loop {
+        options = match options {
+            [found, ..] if *found == kind => return true,
+            [END_OF_OPTIONS, ..] | [] | [_] => return false,
+            [NO_OPERATION, rest @ ..] => rest,
+            [_, length, ..] => match options.get(usize::from(*length)..) {
+                Some(rest) if *length >= 2 => rest,
+                Some(_) | None => return false,
+            },
+        };
     }
 }
 
@@ -361,6 +384,24 @@ mod tests {
     }
 
     #[test]
+    fn multipath_option_is_found_among_others() {
+        for (options, expected) in [
+            (&[][..], false),
+            (&[30, 4, 0, 0], true),
+            (&[1, 1, 30, 2], true),
+            (&[2, 4, 5, 30, 1, 3, 3, 7], false),
+            (&[2, 4, 5, 0xb4, 8, 10, 30, 30, 30, 30, 0, 0, 0, 0, 30, 12, 0, 0], true),
+            (&[0, 30, 4, 0], false),
+            (&[2, 1, 30, 2], false),
+            (&[2, 200, 30, 2], false),
+            (&[30], true),
+            (&[2], false),
+        ] {
+            assert_eq!(has_option(options, MULTIPATH), expected, "{options:?}");
+        }
+    }
+
+    #[test]
     fn tcp_segment_is_read_without_padding() {
         let tcp = |flags: u8, rest: &[u8]| {
             let head = [0, 53, 0x9c, 0x40, 0, 0, 1, 0, 0, 0, 2, 0, 0x60, flags, 0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4];
@@ -382,6 +423,7 @@ mod tests {
             syn: true,
             rst: false,
             acknowledged: Some(512),
+            is_multipath: false,
             payload: b"answer",
             is_whole: true,
         };

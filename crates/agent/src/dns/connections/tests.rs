@@ -20,7 +20,16 @@ fn key(port: u16) -> ConnectionKey {
 
 fn data(sequence: u32, payload: &[u8]) -> TcpSegment<'_> {
     let acknowledged = Some(0);
-    TcpSegment { sequence, fin: false, syn: false, rst: false, acknowledged, payload, is_whole: true }
+    TcpSegment {
+        sequence,
+        fin: false,
+        syn: false,
+        rst: false,
+        acknowledged,
+        is_multipath: false,
+        payload,
+        is_whole: true,
+    }
 }
 
 fn syn_ack(sequence: u32) -> TcpSegment<'static> {
@@ -363,6 +372,30 @@ fn late_copies_count_from_the_empty_log() {
 }
 
 #[test]
+fn multipath_connection_is_ignored() {
+    let multipath = |segment| TcpSegment { is_multipath: true, ..segment };
+    let ignored = Some(IgnoreReason::Multipath);
+    // The resolver has no Multipath TCP.
+    let mut scene = Scene::new();
+    assert_eq!(scene.pod(multipath(syn())), None);
+    scene.resolver(syn_ack(u32::MAX));
+    scene.pod(ack(0));
+    assert!(scene.is_read(0));
+    // The resolver accepts it, or takes it from a segment after a SYN cookie.
+    let mut scene = Scene::new();
+    scene.pod(multipath(syn()));
+    assert_eq!(scene.resolver(multipath(syn_ack(u32::MAX))).ignored, ignored);
+    scene.pod(ack(0));
+    assert!(!scene.is_read(0));
+    let mut scene = Scene::open();
+    assert_eq!(scene.pod(multipath(ack(0))), ignored);
+    assert!(!scene.is_read(0));
+    let mut scene = Scene::open();
+    assert_eq!(scene.resolver(multipath(data(0, &[0]))).ignored, ignored);
+    assert!(!scene.is_read(1));
+}
+
+#[test]
 fn late_segment_is_of_all_pairs_of_pod() {
     let mut scene = Scene::open();
     let now = scene.now;
@@ -439,7 +472,7 @@ proptest! {
             let [syn, fin, rst, is_whole, from_pod, acknowledges] = [1, 2, 4, 8, 16, 32].map(|flag| flags & flag != 0);
             let payload = vec![fill; length];
             let acknowledged = acknowledges.then_some(sequence);
-            let segment = TcpSegment { sequence, syn, fin, rst, acknowledged, payload: &payload, is_whole };
+            let segment = TcpSegment { sequence, syn, fin, rst, acknowledged, is_multipath: false, payload: &payload, is_whole };
             let connections = &mut scene.connections;
             drop(match from_pod {
                 true => connections.pod_sends(key(port), segment, at(scene.now)),
