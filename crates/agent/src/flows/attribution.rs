@@ -193,7 +193,9 @@ impl Attribution {
             if trace.enforced_here && self.naming.is_own_node(peer) {
                 *trace = traces::own_node();
             }
-            is_denied |= trace.enforced_here && trace.verdict == TraceVerdict::Denied;
+            // Policies that cannot be read deny.
+            is_denied |=
+                trace.enforced_here && matches!(trace.verdict, TraceVerdict::Denied | TraceVerdict::Unreadable);
             // The approving rules are no longer known, or the known rules deny the connection.
             if trace.enforced_here && (!judging.is_known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
                 *trace = traces::unknown(trace.enforced_here);
