@@ -1,7 +1,7 @@
 use flow::{ConnectionId, CountedFlow, TraceVerdict, Tuple};
 use identity::{ClusterName, ClusterScheme, LabelFilter};
 use jiff::Timestamp;
-use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
+use policy::{Attachment, AttachmentId, Change, ClusterState, Kind, Layout, ObjectName, lower};
 use serde_json::{Value, json};
 
 use super::*;
@@ -198,6 +198,29 @@ fn denied_entry_with_reply_stays_denied() {
     // The kernel uses the identifier again.
     attribution.forget(&replied);
     assert!(attribution.of_connection(&mut replica, &replied, at(50)).is_some());
+}
+
+#[test]
+fn pod_without_object_has_no_allowed_connection() {
+    let (mut attribution, mut replica) = begin();
+    let connection = connection(80, None);
+    assert!(attribution.of_connection(&mut replica, &connection, at(50)).is_some());
+    let attachment = Attachment {
+        id: AttachmentId { container: "c".into(), interface: "eth0".into() },
+        pod: ObjectName::new("shop", "web"),
+        uid: None,
+        addresses: vec!["10.1.0.1".parse().unwrap()],
+        host_interface: None,
+        bridged: false,
+        input_interface: None,
+        hardware_address: None,
+        link_local: vec![],
+        since: 1,
+    };
+    let removed = Mutation::Object(Change::Remove(Kind::Pod, ObjectName::new("shop", "web")));
+    let progress = Progress::Mutations(vec![Mutation::Attach(attachment), removed]);
+    replica.enqueue(EnforcedState { progress, generation: 7, before: at(100), after: at(110) });
+    assert_eq!(attribution.of_connection(&mut replica, &connection, at(120)), None);
 }
 
 #[test]
