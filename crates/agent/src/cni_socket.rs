@@ -1,17 +1,21 @@
 //! The agent's socket for the CNI plugin: one request and one response per connection, a line each.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni::protocol::{LINE_BYTES, Request, Response};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::attachments::{lower, lower_id};
+use crate::earlier_flows::delete_earlier_flows;
 use crate::event_loop::{Call, Event};
 use crate::gate::{MOST_WAITING, Outcome, PendingAdd};
+use crate::isolation_release::all_addresses;
 
 /// Bound on open connections: all waiting ADDs, and some for DEL, CHECK and STATUS. Further ones wait in the kernel's
 /// backlog until the plugin's deadline; none is refused, since only root can connect.
@@ -69,12 +73,14 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
 /// `None` if the agent is stopping: the connection is then closed without a response, and the plugin retries with the
 /// next agent.
 async fn enqueue_request(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
+    let mut started = BTreeSet::new();
     let (call, answer) = match request {
         Request::Add { attachment, timeout_millis } => {
             let (reply, answer) = oneshot::channel();
             let now = Instant::now();
             let wait = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
             let attachment = lower(&attachment);
+            started = all_addresses(&attachment).collect();
             let waiting = PendingAdd { attachment, since: now, deadline: now + wait, reply, unknown: None };
             (Call::Add(Box::new(waiting)), answer)
         }
@@ -97,9 +103,35 @@ async fn enqueue_request(request: Request, events: &mpsc::Sender<Event>) -> Opti
         }
     };
     events.send(Event::Cni(call)).await.ok()?;
-    Some(match answer.await.ok()? {
+    let outcome = answer.await.ok()?;
+    if !matches!(outcome, Outcome::Failed(_))
+        && let Err(reason) = delete_flows(started).await
+    {
+        return Some(Response::Failed { reason });
+    }
+    Some(match outcome {
         Outcome::Enforced => Response::Enforced,
         Outcome::Isolated(reason) => Response::Isolated { reason },
         Outcome::Failed(reason) => Response::Failed { reason },
     })
+}
+
+/// Deletes the flows of earlier pods with the addresses of a pod that starts, whose rules are in force: later flows are those
+/// that the rules allow.
+async fn delete_flows(addresses: BTreeSet<IpAddr>) -> Result<(), String> {
+    /// Listings read the whole table of the kernel: one after the other.
+    static LISTING: Mutex<()> = Mutex::const_new(());
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let _one = LISTING.lock().await;
+    let deleted = tokio::task::spawn_blocking(move || delete_earlier_flows(&addresses)).await;
+    match deleted.map_err(|e| e.to_string())?.map_err(|e| e.to_string()) {
+        Ok(0) => Ok(()),
+        Ok(entries) => {
+            tracing::debug!(entries, "deleted conntrack entries of an address that a pod gets again");
+            Ok(())
+        }
+        Err(reason) => Err(format!("flows of an earlier pod with the address may be open: {reason}; retry the ADD")),
+    }
 }

@@ -9,6 +9,7 @@ use nfnetlink::{CommitError, Kernel, TableSnapshot};
 use nft::{Datum, Key, KeyType, Name, NameError, Set, Table};
 use policy::{Attachment, ClusterState};
 
+use crate::earlier_flows::delete_earlier_flows;
 use crate::transaction::Transaction;
 
 /// Maximum number of attempts in a row that are lost to foreign commits.
@@ -31,7 +32,7 @@ impl CoveredPods {
 }
 
 /// Includes the link-local addresses, which the plugin isolates too.
-fn all_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
+pub(crate) fn all_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
     attachment.addresses.iter().copied().chain(attachment.link_local.iter().copied().map(IpAddr::V6))
 }
 
@@ -84,6 +85,8 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &CoveredPods) -> anyhow::Res
         if transaction.is_empty() {
             return Ok(release);
         }
+        // Isolated pods have no flows: these are of earlier pods with their addresses.
+        delete_earlier_flows(&released.into_iter().collect())?;
         match transaction.commit(kernel, *generation) {
             Ok(_) => return Ok(release),
             Err(CommitError::Moved) => {}

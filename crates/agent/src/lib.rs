@@ -13,6 +13,7 @@ mod cni_socket;
 pub mod conflist;
 pub mod dns;
 pub mod doctor;
+mod earlier_flows;
 mod enforcer;
 mod event_loop;
 mod flows;

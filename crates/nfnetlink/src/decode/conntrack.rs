@@ -179,7 +179,7 @@ fn within<E: Into<DecodeError>>(attribute: &'static str) -> impl Fn(E) -> Decode
     move |problem| DecodeError::Entry { attribute, problem: Box::new(problem.into()) }
 }
 
-fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
+pub(super) fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
     let parts = AttributeIndex::of("a tuple", attribute.nested())?;
     let (source, destination) =
         addresses(&AttributeIndex::of("a tuple's addresses", parts.need(TUPLE_ADDRESSES)?.nested())?)?;

@@ -2,6 +2,7 @@
 
 use super::DecodeError;
 use super::attributes::AttributeIndex;
+use super::conntrack::{TrackedTuple, tuple};
 use crate::message::{CTNETLINK, Messages, family_and_attributes};
 
 /// `IPCTNL_MSG_CT_NEW`
@@ -43,6 +44,43 @@ pub struct MarkedFlow {
     pub original: Vec<u8>,
     /// The undecoded value of `CTA_ZONE`.
     pub zone: Option<Vec<u8>>,
+}
+
+/// A conntrack entry, with the attributes that identify it to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowIdentity {
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u8,
+    /// The undecoded attributes within `CTA_TUPLE_ORIG`.
+    pub original: Vec<u8>,
+    /// The undecoded value of `CTA_ZONE`.
+    pub zone: Option<Vec<u8>>,
+    /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
+    pub tuples: [TrackedTuple; 2],
+    /// `CTA_STATUS`, of `IPS_*`.
+    pub status: u32,
+}
+
+/// The entries in one datagram of a dump.
+pub fn decode_flow_identities(datagram: &[u8]) -> Result<Vec<FlowIdentity>, DecodeError> {
+    let mut flows = Vec::new();
+    for message in Messages::new(datagram) {
+        let message = message?;
+        if message.kind != NEW_ENTRY {
+            continue;
+        }
+        let (family, attributes) = family_and_attributes(&message)?;
+        let f = AttributeIndex::of("a connection", attributes)?;
+        let (original, reply) = (f.need(1)?, f.need(2)?);
+        flows.push(FlowIdentity {
+            family,
+            original: original.value.to_vec(),
+            zone: f.get(18).map(|a| a.value.to_vec()),
+            tuples: [tuple(original)?, tuple(reply)?],
+            status: f.number(3)?.unwrap_or(0),
+        });
+    }
+    Ok(flows)
 }
 
 /// The entries with a mark in one datagram of a dump.
