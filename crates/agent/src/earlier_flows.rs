@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use nfnetlink::{DeleteFlowsError, FlowIdentity, delete_flows};
+use nfnetlink::{ChangeFlowsError, ListedFlow, delete_flows};
 
 /// `IPS_ASSURED`
 const ASSURED: u32 = 1 << 2;
@@ -17,11 +17,11 @@ const TCP: u8 = 6;
 /// Deletes the entries of which one of the addresses is an end, other than those of established TCP connections: conntrack would
 /// take the next packet of either end for the begin of a flow, and the end that did not open the connection for the one that
 /// did. A SYN to the new pod does not belong to such an entry. Returns the number of deleted entries.
-pub(crate) fn delete_earlier_flows(addresses: &BTreeSet<IpAddr>) -> Result<usize, DeleteFlowsError> {
+pub(crate) fn delete_earlier_flows(addresses: &BTreeSet<IpAddr>) -> Result<usize, ChangeFlowsError> {
     delete_flows(|flow| is_of(flow, addresses))
 }
 
-fn is_of(flow: &FlowIdentity, addresses: &BTreeSet<IpAddr>) -> bool {
+fn is_of(flow: &ListedFlow, addresses: &BTreeSet<IpAddr>) -> bool {
     let [original, reply] = &flow.tuples;
     let is_established = original.protocol == TCP && flow.status & ASSURED != 0;
     let ends = [original.source, original.destination, reply.source, reply.destination];
@@ -30,11 +30,11 @@ fn is_of(flow: &FlowIdentity, addresses: &BTreeSet<IpAddr>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nfnetlink::TrackedTuple;
+    use nfnetlink::{FlowIdentity, TrackedTuple};
 
     use super::*;
 
-    fn flow(protocol: u8, status: u32) -> FlowIdentity {
+    fn flow(protocol: u8, status: u32) -> ListedFlow {
         let tuple = |source: &str, destination: &str| TrackedTuple {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
@@ -45,7 +45,7 @@ mod tests {
         };
         // A Service, and a masqueraded client.
         let tuples = [tuple("10.0.0.1", "10.96.0.1"), tuple("10.0.0.2", "192.0.2.1")];
-        FlowIdentity { family: 2, original: vec![], zone: None, tuples, status }
+        ListedFlow { identity: FlowIdentity { family: 2, original: vec![], zone: None }, tuples, status }
     }
 
     #[test]

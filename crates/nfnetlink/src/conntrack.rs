@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::decode::{
-    DecodeError, FlowCount, FlowIdentity, MarkedFlow, decode_flow_count, decode_flow_identities, decode_marked_flows,
+    DecodeError, FlowCount, FlowIdentity, ListedFlow, decode_flow_count, decode_listed_flows, decode_marked_flows,
 };
 use crate::message::{CTNETLINK, Writer};
 use crate::request::{Kernel, RequestError};
@@ -21,29 +21,18 @@ const MARK: u16 = 8;
 const ZONE: u16 = 18;
 const MARK_MASK: u16 = 21;
 
-/// Why marks could not be cleared.
+/// Why entries could not be changed.
 #[derive(Debug, thiserror::Error)]
-pub enum MarkError {
+pub enum ChangeFlowsError {
     /// No socket of `NETLINK_NETFILTER`.
     #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
-    /// The dump (`IPCTNL_MSG_CT_GET`) failed; the marks of the entries before are cleared.
+    /// The dump (`IPCTNL_MSG_CT_GET`) failed; the entries before are changed.
     #[error("cannot list conntrack entries: {0}")]
     List(RequestError),
     /// The marks of the entries before are cleared.
     #[error("cannot clear the mark of a conntrack entry: {0}")]
-    Clear(RequestError),
-}
-
-/// Why entries could not be deleted.
-#[derive(Debug, thiserror::Error)]
-pub enum DeleteFlowsError {
-    /// No socket of `NETLINK_NETFILTER`.
-    #[error("cannot open a conntrack netlink socket: {0}")]
-    Open(io::Error),
-    /// The dump (`IPCTNL_MSG_CT_GET`) failed; the entries before are deleted.
-    #[error("cannot list conntrack entries: {0}")]
-    List(RequestError),
+    ClearMark(RequestError),
     /// The entries before are deleted.
     #[error("cannot delete a conntrack entry: {0}")]
     Delete(RequestError),
@@ -78,35 +67,12 @@ pub fn count_flows() -> Result<FlowCount, CountError> {
 ///
 /// Entries are cleared during the dump, so memory does not grow with their number. The kernel dumps no entry twice, but
 /// may omit one that is created during the dump.
-pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, MarkError> {
-    let mut listing = Kernel::socket().map_err(MarkError::Open)?;
-    let mut clearing = Kernel::socket().map_err(MarkError::Open)?;
-    let (mut cleared, mut failure) = (0, None);
-    // AF_UNSPEC: both families.
-    let listed = listing.dump(
-        GET_ENTRIES,
-        0,
-        |w| w,
-        |datagram| {
-            for flow in decode_marked_flows(datagram)? {
-                let bits = flow.mark & mask;
-                if bits == 0 || bits == keep || failure.is_some() {
-                    continue;
-                }
-                match clear(&mut clearing, &flow, mask) {
-                    Ok(true) => cleared += 1,
-                    Ok(false) => {}
-                    Err(e) => failure = Some(e),
-                }
-            }
-            Ok::<(), DecodeError>(())
-        },
-    );
-    match (failure, listed) {
-        (Some(e), _) => Err(MarkError::Clear(e)),
-        (None, Err(e)) => Err(MarkError::List(e)),
-        (None, Ok(())) => Ok(cleared),
-    }
+pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, ChangeFlowsError> {
+    change_flows(decode_marked_flows, ChangeFlowsError::ClearMark, |flow, sequence| {
+        let bits = flow.mark & mask;
+        let request = || start(NEW_ENTRY, &flow.identity, sequence).put_number(MARK, 0).put_number(MARK_MASK, mask);
+        (bits != 0 && bits != keep).then(request)
+    })
 }
 
 /// Deletes every entry of the calling thread's network namespace, in any zone, for which the function returns `true`.
@@ -114,22 +80,37 @@ pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, MarkError> {
 ///
 /// As with [`clear_marks`], memory does not grow with the number of entries, and one that is created during the dump may be
 /// omitted.
-pub fn delete_flows(is_deleted: impl Fn(&FlowIdentity) -> bool) -> Result<usize, DeleteFlowsError> {
-    let mut listing = Kernel::socket().map_err(DeleteFlowsError::Open)?;
-    let mut deleting = Kernel::socket().map_err(DeleteFlowsError::Open)?;
-    let (mut deleted, mut failure) = (0, None);
+pub fn delete_flows(is_deleted: impl Fn(&ListedFlow) -> bool) -> Result<usize, ChangeFlowsError> {
+    change_flows(decode_listed_flows, ChangeFlowsError::Delete, |flow, sequence| {
+        is_deleted(flow).then(|| start(DELETE_ENTRY, &flow.identity, sequence))
+    })
+}
+
+/// Sends a request, with the given sequence number, for each entry for which there is one. Returns the number of those that
+/// still existed.
+fn change_flows<T>(
+    decode: fn(&[u8]) -> Result<Vec<T>, DecodeError>,
+    refused: fn(RequestError) -> ChangeFlowsError,
+    request: impl Fn(&T, u32) -> Option<Writer>,
+) -> Result<usize, ChangeFlowsError> {
+    let mut listing = Kernel::socket().map_err(ChangeFlowsError::Open)?;
+    let mut changing = Kernel::socket().map_err(ChangeFlowsError::Open)?;
+    let (mut changed, mut failure) = (0, None);
+    // AF_UNSPEC: both families.
     let listed = listing.dump(
         GET_ENTRIES,
         0,
         |w| w,
         |datagram| {
-            for flow in decode_flow_identities(datagram)? {
-                if failure.is_some() || !is_deleted(&flow) {
+            for flow in decode(datagram)? {
+                if failure.is_some() {
                     continue;
                 }
-                match delete(&mut deleting, &flow) {
-                    Ok(true) => deleted += 1,
-                    Ok(false) => {}
+                let sequence = changing.reserve_sequences(1);
+                let Some(request) = request(&flow, sequence) else { continue };
+                match changing.request(&request.finish(), sequence, |_| Ok(())) {
+                    Ok(()) => changed += 1,
+                    Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => {}
                     Err(e) => failure = Some(e),
                 }
             }
@@ -137,40 +118,17 @@ pub fn delete_flows(is_deleted: impl Fn(&FlowIdentity) -> bool) -> Result<usize,
         },
     );
     match (failure, listed) {
-        (Some(e), _) => Err(DeleteFlowsError::Delete(e)),
-        (None, Err(e)) => Err(DeleteFlowsError::List(e)),
-        (None, Ok(())) => Ok(deleted),
+        (Some(e), _) => Err(refused(e)),
+        (None, Err(e)) => Err(ChangeFlowsError::List(e)),
+        (None, Ok(())) => Ok(changed),
     }
 }
 
-/// Returns whether the entry still existed.
-fn delete(kernel: &mut Kernel, flow: &FlowIdentity) -> Result<bool, RequestError> {
-    let sequence = kernel.reserve_sequences(1);
-    let request =
-        Writer::new(DELETE_ENTRY, libc::NLM_F_ACK, sequence, flow.family).put_nested(ORIGINAL, &flow.original);
-    let request = match &flow.zone {
+/// A request about the entry.
+fn start(kind: u16, flow: &FlowIdentity, sequence: u32) -> Writer {
+    let request = Writer::new(kind, libc::NLM_F_ACK, sequence, flow.family).put_nested(ORIGINAL, &flow.original);
+    match &flow.zone {
         Some(zone) => request.put(ZONE, zone),
         None => request,
-    };
-    existed(kernel.request(&request.finish(), sequence, |_| Ok(())))
-}
-
-fn existed(answer: Result<(), RequestError>) -> Result<bool, RequestError> {
-    match answer {
-        Ok(()) => Ok(true),
-        Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(e) => Err(e),
     }
-}
-
-/// Returns whether the entry still existed.
-fn clear(kernel: &mut Kernel, flow: &MarkedFlow, mask: u32) -> Result<bool, RequestError> {
-    let sequence = kernel.reserve_sequences(1);
-    let mut request =
-        Writer::new(NEW_ENTRY, libc::NLM_F_ACK, sequence, flow.family).put_nested(ORIGINAL, &flow.original);
-    if let Some(zone) = &flow.zone {
-        request = request.put(ZONE, zone);
-    }
-    let request = request.put_number(MARK, 0).put_number(MARK_MASK, mask).finish();
-    existed(kernel.request(&request, sequence, |_| Ok(())))
 }

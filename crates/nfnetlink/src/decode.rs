@@ -18,7 +18,9 @@ mod reply;
 pub(crate) use bytecode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 pub use conntrack::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 pub use element::decode_elements;
-pub use flow::{FlowCount, FlowIdentity, MarkedFlow, decode_flow_count, decode_flow_identities, decode_marked_flows};
+pub use flow::{
+    FlowCount, FlowIdentity, ListedFlow, MarkedFlow, decode_flow_count, decode_listed_flows, decode_marked_flows,
+};
 pub use log_record::{LogRecord, decode_logged};
 pub(crate) use mark_writers::written_by_connmark;
 pub use mark_writers::{MarkWriterRecord, decode_mark_writers};

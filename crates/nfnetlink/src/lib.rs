@@ -57,13 +57,13 @@ mod table_snapshot;
 mod userdata;
 
 pub use commit::{CommitError, CommitReceipt, Refusal};
-pub use conntrack::{CountError, DeleteFlowsError, MarkError, clear_marks, count_flows, delete_flows};
+pub use conntrack::{ChangeFlowsError, CountError, clear_marks, count_flows, delete_flows};
 pub use decode::{
     ChainCounterRecord, ChainRecord, ChangeRecord, ConntrackRecord, Counter, DecodeError, FlowCount, FlowEvent,
-    FlowIdentity, FlowtableRecord, KernelReply, LogRecord, MarkWriterRecord, MarkedFlow, PacketHead, RuleRecord,
-    SetRecord, TableRecord, TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements,
-    decode_flow_count, decode_flow_events, decode_flow_identities, decode_flow_records, decode_flowtables,
-    decode_generation, decode_logged, decode_mark_writers, decode_marked_flows, decode_replies, decode_rule_counters,
+    FlowIdentity, FlowtableRecord, KernelReply, ListedFlow, LogRecord, MarkWriterRecord, MarkedFlow, PacketHead,
+    RuleRecord, SetRecord, TableRecord, TcpSegment, TrackedFlow, TrackedTuple, decode_chains, decode_changes,
+    decode_elements, decode_flow_count, decode_flow_events, decode_flow_records, decode_flowtables, decode_generation,
+    decode_listed_flows, decode_logged, decode_mark_writers, decode_marked_flows, decode_replies, decode_rule_counters,
     decode_rules, decode_sets, decode_tables, decode_tracked_flows,
 };
 pub use expression::{Base, Compare, CtKey, Expression, LimitExpression, MetaKey, Register, VerdictCode};

@@ -1,8 +1,8 @@
 //! Fuzzes the decoder of conntrack messages.
 
 use nfnetlink::{
-    FlowEvent, TrackedFlow, TrackedTuple, decode_flow_count, decode_flow_events, decode_marked_flows,
-    decode_tracked_flows,
+    FlowEvent, TrackedFlow, TrackedTuple, decode_flow_count, decode_flow_events, decode_listed_flows,
+    decode_marked_flows, decode_tracked_flows,
 };
 
 /// Protocols whose tuples have a type instead of ports, and the one whose keys are not ports.
@@ -27,7 +27,7 @@ pub fn conntrack(bytes: &[u8]) {
             }
         }
         1 => decode_tracked_flows(bytes).unwrap_or_default().iter().for_each(check),
-        2 => drop(decode_marked_flows(bytes)),
+        2 => drop((decode_marked_flows(bytes), decode_listed_flows(bytes))),
         _ => drop(decode_flow_count(bytes)),
     }
 }

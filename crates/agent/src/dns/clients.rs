@@ -63,6 +63,7 @@ mod tests {
         clients.publish(&[first, second].into(), later(3));
         assert_eq!([first, second].map(|pod| clients.since(pod)), [Some(later(3)), Some(later(1))]);
     }
+
     #[test]
     fn pauses_of_earlier_agent_have_ended() {
         let now = Instant::now();

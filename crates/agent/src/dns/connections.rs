@@ -163,6 +163,14 @@ enum Phase {
     Ignored,
 }
 
+impl Pair {
+    /// Forgets the connections, and reads none that begins before the time.
+    fn ignore_until(&mut self, until: Instant) {
+        self.connections.clear();
+        self.ignored_until = self.ignored_until.max(until);
+    }
+}
+
 impl RecentConnection {
     fn is_expired(&self, at: CopyTime) -> bool {
         self.phase != Phase::Read && at.earliest.saturating_duration_since(self.last) >= QUARANTINE
@@ -301,8 +309,7 @@ impl DnsConnections {
     fn forget_until(&mut self, key: PairKey, until: Instant, at: CopyTime) {
         self.streams.retain(|of, _| pair_of(of) != key);
         if let Some(pair) = self.pair(key, at) {
-            pair.connections.clear();
-            pair.ignored_until = pair.ignored_until.max(until);
+            pair.ignore_until(until);
         } else {
             self.ignored_until = self.ignored_until.max(until);
         }
@@ -315,8 +322,7 @@ impl DnsConnections {
         let until = at.latest + REASSEMBLY;
         self.streams.retain(|of, _| of.pod.ip() != pod);
         for (_, pair) in self.pairs.iter_mut().filter(|((of, _), _)| *of == pod) {
-            pair.connections.clear();
-            pair.ignored_until = pair.ignored_until.max(until);
+            pair.ignore_until(until);
         }
         if self.ignored_pods.len() < MOST_PAIRS || self.ignored_pods.contains_key(&pod) {
             self.ignored_pods.insert(pod, until);

@@ -33,20 +33,7 @@ pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeErr
     Ok(None)
 }
 
-/// A conntrack entry with a mark, and the attributes that identify it to the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MarkedFlow {
-    /// `AF_INET` or `AF_INET6`.
-    pub family: u8,
-    /// `CTA_MARK`, never 0.
-    pub mark: u32,
-    /// The undecoded attributes within `CTA_TUPLE_ORIG`.
-    pub original: Vec<u8>,
-    /// The undecoded value of `CTA_ZONE`.
-    pub zone: Option<Vec<u8>>,
-}
-
-/// A conntrack entry, with the attributes that identify it to the kernel.
+/// The attributes that identify a conntrack entry to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowIdentity {
     /// `AF_INET` or `AF_INET6`.
@@ -55,48 +42,62 @@ pub struct FlowIdentity {
     pub original: Vec<u8>,
     /// The undecoded value of `CTA_ZONE`.
     pub zone: Option<Vec<u8>>,
+}
+
+/// A conntrack entry with a mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkedFlow {
+    /// Identifies the entry.
+    pub identity: FlowIdentity,
+    /// `CTA_MARK`, never 0.
+    pub mark: u32,
+}
+
+/// A conntrack entry with its ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedFlow {
+    /// Identifies the entry.
+    pub identity: FlowIdentity,
     /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
     pub tuples: [TrackedTuple; 2],
     /// `CTA_STATUS`, of `IPS_*`.
     pub status: u32,
 }
 
-/// The entries in one datagram of a dump.
-pub fn decode_flow_identities(datagram: &[u8]) -> Result<Vec<FlowIdentity>, DecodeError> {
-    let mut flows = Vec::new();
-    for message in Messages::new(datagram) {
-        let message = message?;
-        if message.kind != NEW_ENTRY {
-            continue;
-        }
-        let (family, attributes) = family_and_attributes(&message)?;
-        let f = AttributeIndex::of("a connection", attributes)?;
-        let (original, reply) = (f.need(1)?, f.need(2)?);
-        flows.push(FlowIdentity {
-            family,
-            original: original.value.to_vec(),
-            zone: f.get(18).map(|a| a.value.to_vec()),
-            tuples: [tuple(original)?, tuple(reply)?],
-            status: f.number(3)?.unwrap_or(0),
-        });
-    }
-    Ok(flows)
-}
-
 /// The entries with a mark in one datagram of a dump.
 pub fn decode_marked_flows(datagram: &[u8]) -> Result<Vec<MarkedFlow>, DecodeError> {
-    let mut flows = Vec::new();
+    decode_entries(datagram, |family, f| {
+        // CTA_MARK is left out when it is 0 (`ctnetlink_dump_mark`).
+        let Some(mark) = f.number(8)? else { return Ok(None) };
+        Ok(Some(MarkedFlow { identity: identity(family, f)?, mark }))
+    })
+}
+
+/// The entries in one datagram of a dump.
+pub fn decode_listed_flows(datagram: &[u8]) -> Result<Vec<ListedFlow>, DecodeError> {
+    decode_entries(datagram, |family, f| {
+        let tuples = [tuple(f.need(1)?)?, tuple(f.need(2)?)?];
+        Ok(Some(ListedFlow { identity: identity(family, f)?, tuples, status: f.number(3)?.unwrap_or(0) }))
+    })
+}
+
+/// Reads each entry of a dump, with its family; `None` is left out.
+fn decode_entries<T>(
+    datagram: &[u8],
+    read: impl Fn(u8, &AttributeIndex<'_>) -> Result<Option<T>, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let mut entries = Vec::new();
     for message in Messages::new(datagram) {
         let message = message?;
-        if message.kind != NEW_ENTRY {
-            continue;
+        if message.kind == NEW_ENTRY {
+            let (family, attributes) = family_and_attributes(&message)?;
+            entries.extend(read(family, &AttributeIndex::of("a connection", attributes)?)?);
         }
-        let (family, attributes) = family_and_attributes(&message)?;
-        let f = AttributeIndex::of("a connection", attributes)?;
-        // CTA_MARK is left out when it is 0 (`ctnetlink_dump_mark`).
-        let Some(mark) = f.number(8)? else { continue };
-        let original = f.need(1)?.value.to_vec();
-        flows.push(MarkedFlow { family, mark, original, zone: f.get(18).map(|a| a.value.to_vec()) });
     }
-    Ok(flows)
+    Ok(entries)
+}
+
+fn identity(family: u8, f: &AttributeIndex<'_>) -> Result<FlowIdentity, DecodeError> {
+    let zone = f.get(18).map(|a| a.value.to_vec());
+    Ok(FlowIdentity { family, original: f.need(1)?.value.to_vec(), zone })
 }
