@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use cni::protocol::{LINE_BYTES, Request, Response};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{timeout, timeout_at};
 
 use crate::attachments::{lower, lower_id};
-use crate::earlier_flows::delete_earlier_flows;
+use crate::earlier_flows::FlowDeletions;
 use crate::event_loop::{Call, Event};
 use crate::gate::{MOST_WAITING, Outcome, PendingAdd};
 use crate::isolation_release::all_addresses;
@@ -36,13 +36,14 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Serves requests until the event loop ends.
 pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let deletions = FlowDeletions::start();
     loop {
         let slot = slots.clone().acquire_owned().await?;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let events = events.clone();
+                let (events, deletions) = (events.clone(), deletions.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = answer(stream, events).await {
+                    if let Err(error) = answer(stream, events, deletions).await {
                         tracing::warn!("cannot answer a request of the CNI plugin: {error}");
                     }
                     drop(slot);
@@ -56,12 +57,12 @@ pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -
     }
 }
 
-async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
+async fn answer(stream: UnixStream, events: mpsc::Sender<Event>, deletions: FlowDeletions) -> anyhow::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
     timeout(REQUEST_TIMEOUT, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
     let response = match Request::from_line(&line) {
-        Ok(request) => enqueue_request(request, &events).await,
+        Ok(request) => enqueue_request(request, &events, &deletions).await,
         Err(error) => Some(Response::Failed { reason: format!("invalid request of the CNI plugin: {error}") }),
     };
     if let Some(response) = response {
@@ -72,15 +73,19 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
 
 /// `None` if the agent is stopping: the connection is then closed without a response, and the plugin retries with the
 /// next agent.
-async fn enqueue_request(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
-    let mut started = BTreeSet::new();
+async fn enqueue_request(
+    request: Request,
+    events: &mpsc::Sender<Event>,
+    deletions: &FlowDeletions,
+) -> Option<Response> {
+    let mut started = None;
     let (call, answer) = match request {
         Request::Add { attachment, timeout_millis } => {
             let (reply, answer) = oneshot::channel();
             let now = Instant::now();
             let wait = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
             let attachment = lower(&attachment);
-            started = all_addresses(&attachment).collect();
+            started = Some((all_addresses(&attachment).collect(), now + wait + MARGIN / 2));
             let waiting = PendingAdd { attachment, since: now, deadline: now + wait, reply, unknown: None };
             (Call::Add(Box::new(waiting)), answer)
         }
@@ -105,7 +110,8 @@ async fn enqueue_request(request: Request, events: &mpsc::Sender<Event>) -> Opti
     events.send(Event::Cni(call)).await.ok()?;
     let outcome = answer.await.ok()?;
     if !matches!(outcome, Outcome::Failed(_))
-        && let Err(reason) = delete_flows(started).await
+        && let Some((addresses, deadline)) = started
+        && let Err(reason) = delete_earlier_flows(addresses, deadline, deletions).await
     {
         return Some(Response::Failed { reason });
     }
@@ -117,21 +123,17 @@ async fn enqueue_request(request: Request, events: &mpsc::Sender<Event>) -> Opti
 }
 
 /// Deletes the flows of earlier pods with the addresses of a pod that starts, whose rules are in force: later flows are those
-/// that the rules allow.
-async fn delete_flows(addresses: BTreeSet<IpAddr>) -> Result<(), String> {
-    /// Listings read the whole table of the kernel: one after the other.
-    static LISTING: Mutex<()> = Mutex::const_new(());
-    if addresses.is_empty() {
-        return Ok(());
-    }
-    let _one = LISTING.lock().await;
-    let deleted = tokio::task::spawn_blocking(move || delete_earlier_flows(&addresses)).await;
-    match deleted.map_err(|e| e.to_string())?.map_err(|e| e.to_string()) {
-        Ok(0) => Ok(()),
-        Ok(entries) => {
-            tracing::debug!(entries, "deleted conntrack entries of an address that a pod gets again");
-            Ok(())
-        }
-        Err(reason) => Err(format!("flows of an earlier pod with the address may be open: {reason}; retry the ADD")),
+/// that the rules allow. After the deadline the plugin has given up; if the pod then starts isolated, its flows are deleted
+/// before the isolation ends, and not any more afterwards.
+async fn delete_earlier_flows(
+    addresses: BTreeSet<IpAddr>,
+    deadline: Instant,
+    deletions: &FlowDeletions,
+) -> Result<(), String> {
+    let failed =
+        |reason: &str| format!("flows of an earlier pod with the address may be open: {reason}; retry the ADD");
+    match timeout_at(deadline.into(), deletions.delete(addresses)).await {
+        Ok(deleted) => deleted.map_err(|reason| failed(&reason)),
+        Err(_elapsed) => Err(failed("conntrack's table was not searched in time")),
     }
 }

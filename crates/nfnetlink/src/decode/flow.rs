@@ -60,8 +60,6 @@ pub struct ListedFlow {
     pub identity: FlowIdentity,
     /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
     pub tuples: [TrackedTuple; 2],
-    /// `CTA_STATUS`, of `IPS_*`.
-    pub status: u32,
 }
 
 /// The entries with a mark in one datagram of a dump.
@@ -77,7 +75,7 @@ pub fn decode_marked_flows(datagram: &[u8]) -> Result<Vec<MarkedFlow>, DecodeErr
 pub fn decode_listed_flows(datagram: &[u8]) -> Result<Vec<ListedFlow>, DecodeError> {
     decode_entries(datagram, |family, f| {
         let tuples = [tuple(f.need(1)?)?, tuple(f.need(2)?)?];
-        Ok(Some(ListedFlow { identity: identity(family, f)?, tuples, status: f.number(3)?.unwrap_or(0) }))
+        Ok(Some(ListedFlow { identity: identity(family, f)?, tuples }))
     })
 }
 
