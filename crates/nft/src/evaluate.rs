@@ -22,6 +22,8 @@ pub struct Packet {
     pub source_port: Option<u16>,
     /// `None` for protocols without ports.
     pub destination_port: Option<u16>,
+    /// Whether a TCP segment has SYN, and none of FIN, RST and ACK. False for other protocols.
+    pub tcp_syn: bool,
     /// `None` unless the protocol is ICMPv6 (58).
     pub icmpv6_type: Option<u8>,
     /// As the forward hook sees it.
@@ -64,6 +66,7 @@ impl Packet {
             protocol,
             source_port: port.map(|_| 40_000),
             destination_port: port,
+            tcp_syn: protocol == Protocol::Tcp.number(),
             icmpv6_type: None,
             hop_limit: 63,
             rerouting: None,
@@ -89,6 +92,7 @@ impl Packet {
             destination: self.source,
             source_port: self.destination_port,
             destination_port: self.source_port,
+            tcp_syn: false,
             state: State::Established,
             flow: self.flow.clone().map(|f| Flow { direction: ConntrackDirection::Reply, mark, ..f }),
             ..self.clone()
@@ -226,6 +230,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),
         Match::NotProtocol(protocol) => packet.protocol != protocol.number(),
+        Match::NotTcpSyn => packet.protocol == Protocol::Tcp.number() && !packet.tcp_syn,
         Match::Icmpv6Type(first, last) | Match::PlainIcmpv6Type(first, last) => {
             packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t))
         }

@@ -41,6 +41,7 @@ impl Match {
             Match::Family(family) => of(FieldSource::RoutedPacket, Some(*family)),
             Match::Protocol(_)
             | Match::NotProtocol(_)
+            | Match::NotTcpSyn
             | Match::IpProtocol(_)
             | Match::MulticastFrame
             | Match::HasRoute

@@ -228,6 +228,8 @@ pub enum Match {
     Protocol(Protocol),
     /// The transport protocol differs from this one.
     NotProtocol(Protocol),
+    /// A TCP segment that opens no connection: with FIN, RST or ACK, or without SYN.
+    NotTcpSyn,
     /// An ICMP type (IPv4) in a range, both ends included, if the header has no options. The type is read at a fixed
     /// offset, after a header of 20 bytes, as in [`Match::PlainIcmpv6Type`].
     IcmpType(u8, u8),

@@ -187,6 +187,7 @@ impl Display for Match {
             Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
             Match::NotProtocol(protocol) => write!(f, "meta l4proto != {protocol}"),
+            Match::NotTcpSyn => f.write_str("tcp flags & (fin | syn | rst | ack) != syn"),
             // nft's `icmp` and `icmpv6` read where the kernel has found the transport header. A fixed offset needs a
             // raw payload: 20 or 40 bytes, and 8 more after an extension header.
             Match::IcmpType(first, last) => write!(f, "ip protocol 1 @nh,160,8 {}", Span(*first, *last)),

@@ -2,14 +2,15 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kit::agent_process::{AgentProcess, WITHIN};
+use kit::agent_process::{AgentProcess, WITHIN, until};
 use kit::kernel_table::load_text;
 use policy::Kind;
 use serde_json::{Value, json};
 
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all};
-use kit::prober::{Flow, Way, listener};
+use kit::frame::{authenticated_segment, send_packets};
+use kit::prober::{Flow, Way, dropped, listener};
 
 #[test]
 fn tightened_ingress_policy_cuts_connection_both_ways() {
@@ -32,19 +33,79 @@ fn tightened_ingress_policy_cuts_connection_both_ways() {
     Flow::tcp(&stage.lab, OTHER[0], SERVER[0]).assert_alive(Way::ToServer);
 }
 
+/// A policy that allows egress of the client to these pods.
+fn client_to(app: &str) -> Value {
+    let peers = json!([{"podSelector": {"matchLabels": {"app": app}}}]);
+    policy("client", "app=client", json!({"policyTypes": ["Egress"], "egress": [{"to": peers}]}))
+}
+
 #[test]
 fn tightened_egress_policy_cuts_connection_both_ways() {
     let stage = stage();
-    let to = |app: &str| {
-        let peers = json!([{"podSelector": {"matchLabels": {"app": app}}}]);
-        policy("client", "app=client", json!({"policyTypes": ["Egress"], "egress": [{"to": peers}]}))
-    };
-    let api = api(&stage, &[to("server")]);
+    let api = api(&stage, &[client_to("server")]);
     let mut agent = stage.start_on_api(&api);
     let mut flows = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
-    set(&mut agent, &api, to("other"));
+    set(&mut agent, &api, client_to("other"));
     for (flow, way) in &mut flows {
         flow.assert_dead(&stage.lab, NODE, *way);
+    }
+}
+
+/// Conntrack forgets a connection some seconds after a RST, also if the rules drop the RST. Then it takes the end that
+/// sends next for the one that opened the connection.
+fn assert_stays_cut_when_forgotten(before: Value, tightened: Value) {
+    let stage = stage();
+    let api = api(&stage, std::slice::from_ref(&before));
+    let mut agent = stage.start_on_api(&api);
+    let mut flows = Vec::new();
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        for order in [[Way::ToClient, Way::ToServer], [Way::ToServer, Way::ToClient]] {
+            flows.push((Flow::tcp(&stage.lab, client, server), order));
+        }
+    }
+    set(&mut agent, &api, tightened);
+    let forgotten = stage.lab.node_exec(NODE, || nfnetlink::delete_flows(|_| true)).expect("conntrack");
+    assert!(forgotten >= flows.len(), "{forgotten} entries");
+    for (flow, order) in &mut flows {
+        order.iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, *way));
+    }
+    set(&mut agent, &api, before);
+    for (flow, _) in &mut flows {
+        // The end that opened the connection sends first.
+        Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+    }
+}
+
+#[test]
+fn forgotten_connection_to_isolated_pod_stays_cut() {
+    assert_stays_cut_when_forgotten(server_from("client"), server_from("other"));
+}
+
+#[test]
+fn forgotten_connection_of_isolated_pod_stays_cut() {
+    assert_stays_cut_when_forgotten(client_to("server"), client_to("other"));
+}
+
+/// To nftables the transport protocol is that of the authentication header; conntrack reads the segment behind it.
+#[test]
+fn segment_behind_authentication_header_revives_no_connection() {
+    const ACK: u8 = 0x10;
+    let stage = stage();
+    let api = api(&stage, &[client_to("server")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flow = Flow::tcp(&stage.lab, CLIENT[1], SERVER[1]);
+    set(&mut agent, &api, client_to("other"));
+    stage.lab.node_exec(NODE, || nfnetlink::delete_flows(|_| true)).expect("conntrack");
+    let [SocketAddr::V6(client), SocketAddr::V6(server)] = flow.socket_addresses() else {
+        panic!("an IPv6 connection")
+    };
+    let before = dropped(&stage.lab, NODE);
+    stage.lab.in_namespace_of(server.ip().to_owned().into(), || {
+        send_packets(&[authenticated_segment(server, client, ACK)]);
+    });
+    until("the segment is dropped", || (dropped(&stage.lab, NODE) > before).then_some(()));
+    for way in [Way::ToServer, Way::ToClient] {
+        flow.assert_dead(&stage.lab, NODE, way);
     }
 }
 

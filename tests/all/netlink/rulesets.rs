@@ -273,6 +273,8 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Icmpv6Type(143, 143)], vec![accept()]).commented("MLD"),
         Rule::new(vec![Match::Icmpv6Type(0, 255)], vec![accept()]),
         Rule::new(vec![Match::HopLimit(255)], vec![accept()]),
+        Rule::new(vec![Match::State(vec![State::New]), Match::NotTcpSyn], vec![accept()]),
+        Rule::new(vec![tcp(), Match::NotTcpSyn], vec![accept()]),
         Rule::new(vec![Match::NotIpv4HeaderWords(5)], vec![accept()]),
         Rule::new(vec![Match::Ipv4HeaderWords(6), Match::RouterAlert], vec![accept()]),
         Rule::new(vec![Match::NotRouterAlert], vec![accept()]),

@@ -233,6 +233,19 @@ pub fn tcp_packet(
     ipv4_packet(source, destination, 6, &segment)
 }
 
+/// A TCP segment without data behind an IPv6 authentication header (RFC 4302), whose integrity check value
+/// is not valid.
+pub fn authenticated_segment(source: SocketAddrV6, destination: SocketAddrV6, flags: u8) -> Vec<u8> {
+    let mut segment = [source.port(), destination.port()].map(u16::to_be_bytes).concat();
+    segment.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0x20, 0, 0, 0, 0, 0]);
+    let checksum = transport_checksum(&source.ip().octets(), &destination.ip().octets(), 6, &segment);
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    // The length is counted in words of 4 bytes, without the first two; the integrity check value has 12 bytes.
+    let mut header = vec![6, 4];
+    header.resize(24, 0);
+    ip_packet((*source.ip()).into(), (*destination.ip()).into(), 51, &[header, segment].concat())
+}
+
 /// A destination unreachable (port unreachable) of either family, from the IP header on.
 ///
 /// # Panics

@@ -19,6 +19,13 @@ const IGMP: u8 = 2;
 /// `IPPROTO_ICMP` and `IPPROTO_ICMPV6`
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+/// `IPPROTO_TCP`
+const TCP: u8 = 6;
+/// Flags of a TCP segment (RFC 9293, section 3.1).
+const TCP_FIN: u8 = 0x01;
+const TCP_SYN: u8 = 0x02;
+const TCP_RST: u8 = 0x04;
+const TCP_ACK: u8 = 0x10;
 /// `IPPROTO_HOPOPTS`
 const HOP_BY_HOP: u8 = 0;
 /// Bytes of headers: IPv4 without options; IPv6; IPv6 with one extension header of 8 bytes.
@@ -101,6 +108,17 @@ impl Code {
             Match::NotProtocol(protocol) => {
                 self.meta(MetaKey::L4proto, Register::FIRST);
                 self.compare(Compare::NotEqual, &[protocol.number()]);
+            }
+            Match::NotTcpSyn => {
+                if self.protocol != Some(TCP) {
+                    self.match_protocol(TCP);
+                }
+                // RFC 9293, section 3.1: the flags are the fourteenth byte.
+                self.payload(Base::Transport, 13, 1, Register::FIRST);
+                let (from, to) = (Register::FIRST, Register::FIRST);
+                let mask = vec![TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK];
+                self.expressions.push(Expression::Bitwise { from, to, mask, xor: vec![0] });
+                self.compare(Compare::NotEqual, &[TCP_SYN]);
             }
             Match::IcmpType(first, last) => {
                 self.ipv4_protocol(Compare::Equal, ICMP);

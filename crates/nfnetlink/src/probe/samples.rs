@@ -50,6 +50,7 @@ pub(super) fn routed_packets() -> Ruleset {
         drop_if(Match::Protocol(Protocol::Sctp)),
         drop_if(Match::Icmpv6Type(130, 136)),
         drop_if(Match::HopLimit(255)),
+        drop_if(Match::NotTcpSyn),
         drop_if(Match::Rerouting(ReroutingOption::LooseSourceRoute)),
         drop_if(Match::Rerouting(ReroutingOption::RoutingHeader)),
         Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(name("next")))]),

@@ -25,6 +25,8 @@ pub(super) const APPROVE_EGRESS: &str = "approve-egress";
 pub(super) const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
 pub(super) const SOURCE_ROUTE: &str = "source-route";
+/// Denies TCP segments of connections that conntrack does not know.
+pub(super) const MID_STREAM: &str = "mid-stream";
 pub(super) const IGMP: u8 = 2;
 /// The length of an IPv4 header without options.
 pub(super) const IPV4_HEADER_WORDS: u8 = 5;
@@ -49,6 +51,7 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
         let [_of_egress, of_ingress] = &mut approving;
         of_ingress.insert(0, audit::report_rule(layout, Direction::Ingress));
     }
+    let mid_stream = mid_stream_rules(&families, &ruleset);
     let mut upsert = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
     };
@@ -57,6 +60,9 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     }
     upsert(EGRESS, None, egress_rules(&families));
     upsert(SOURCE_ROUTE, None, source_route_rules(&families));
+    if !mid_stream.is_empty() {
+        upsert(MID_STREAM, None, mid_stream);
+    }
     upsert(STRAY_OF_ISOLATED, None, stray_of_isolated);
     upsert(FORWARD_CHAIN, Some(Hook::Forward), forward);
     own_node::complete(&mut ruleset, layout);
@@ -75,12 +81,23 @@ fn dispatch_rules(direction: Direction, families: impl IntoIterator<Item = Famil
 /// of the flow, and a conntrack match without an entry fails (`nft_ct_get_eval`).
 fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     let filled = |set: fn(Direction, Family) -> Name, direction: Direction| {
-        let is_filled = move |family: &Family| {
-            ruleset.sets.get(&set(direction, *family)).is_some_and(|set| !set.elements.is_empty())
-        };
-        families.iter().copied().filter(is_filled)
+        families.iter().copied().filter(move |family| is_filled(ruleset, &set(direction, *family)))
     };
     let mut rules = unknown_addresses::rules(ruleset);
+    if !mid_stream_rules(families, ruleset).is_empty() {
+        let unknown_connection = vec![Match::State(vec![State::Related, State::New]), Match::NotTcpSyn];
+        let to_mid_stream = vec![Action::Verdict(Verdict::Jump(fixed(MID_STREAM)))];
+        rules.push(Rule::new(unknown_connection, to_mid_stream.clone()));
+        if families.contains(&Family::V6) {
+            let behind_header = vec![
+                Match::Family(Family::V6),
+                Match::IpProtocol(tunnels::AUTHENTICATION),
+                Match::State(vec![State::Related, State::New]),
+            ];
+            let rule = Rule::new(behind_header, to_mid_stream);
+            rules.push(rule.commented("conntrack reads the transport header behind an authentication header"));
+        }
+    }
     let has_audited = [audit_chain(Direction::Egress), pending_chain(Direction::Egress)];
     if has_audited.iter().any(|chain| ruleset.chains.contains_key(chain)) {
         // Pods whose programs are audited are in the map, but not in the set of isolated pods.
@@ -96,6 +113,27 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     rules.extend(replaced_destination_rules(filled(guard_set, Direction::Ingress)));
     rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
     rules
+}
+
+fn is_filled(ruleset: &Ruleset, set: &Name) -> bool {
+    ruleset.sets.get(set).is_some_and(|set| !set.elements.is_empty())
+}
+
+/// Denies a TCP segment that begins a flow without being a SYN, if the policies of its other end's direction isolate the
+/// pod. Conntrack does not know the connection any more, and takes its sender for the end that opened it
+/// (`nf_conntrack_tcp_loose`). The other end may have opened it, and have been denied since: conntrack forgets a connection
+/// 10 seconds after a RST, whether or not the RST was dropped. Returns to the calling chain for pods that are not isolated.
+fn mid_stream_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
+    let of = |direction, end: fn(Family) -> Field, comment: &'static str| {
+        let isolated = families.iter().map(move |family| (end(*family), guard_set(direction, *family)));
+        isolated.filter(|(_, set)| is_filled(ruleset, set)).map(move |(field, set)| {
+            let isolated = Match::InSet { fields: vec![field], set };
+            Rule::new(vec![isolated], denied_for(Cause::Stray)).commented(comment)
+        })
+    };
+    let sends = of(Direction::Ingress, Field::Source, "the other end may have opened the connection");
+    let receives = of(Direction::Egress, Field::Destination, "the pod may have opened the connection");
+    sends.chain(receives).collect()
 }
 
 /// Dispatches packets that may carry a source route or a routing header. With these this node replaces the destination
@@ -315,6 +353,7 @@ mod tests {
     fn only_directions_with_isolated_pods_are_judged() {
         let layout = Layout::for_table("ringfence").unwrap();
         let ingress = [
+            "ct state related,new tcp flags & (fin | syn | rst | ack) != syn jump mid-stream",
             "ct reply ip saddr vmap @ingress4",
             "ct reply ip saddr @isolated-ingress4 goto deny/commit",
             "ip daddr @isolated-ingress4 ct direction original goto deny/destination comment \"the flow has another \
@@ -323,6 +362,9 @@ mod tests {
              deny/destination comment \"the flow has another client\"",
         ];
         assert_eq!(rules(&layout, "forward")[6..], [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
+        let mid_stream = rules(&layout, "mid-stream");
+        assert_eq!(mid_stream.len(), 1);
+        assert!(mid_stream[0].starts_with("ip saddr @isolated-ingress4 goto deny/stray"), "{mid_stream:?}");
     }
 
     #[test]
@@ -330,7 +372,8 @@ mod tests {
         let layout = Layout::for_table("ringfence").unwrap().checking_sources(false);
         let forward = rules(&layout, "forward");
         let options = "ip hdrlength != 5 jump source-route";
-        assert_eq!(forward[..4], [APPROVED, options, TO_LINK, "ct reply ip saddr vmap @ingress4"]);
+        let first_judging = "ct state related,new tcp flags & (fin | syn | rst | ack) != syn jump mid-stream";
+        assert_eq!(forward[..4], [APPROVED, options, TO_LINK, first_judging]);
         assert_eq!(rules(&layout, "tunnel/wrapped"), Vec::<String>::new());
     }
 }

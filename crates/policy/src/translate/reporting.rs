@@ -25,7 +25,8 @@ pub enum Cause {
     Egress,
     /// No policy that isolates the pod for ingress allows the flow.
     Ingress,
-    /// An isolated pod's packet belongs to no flow: conntrack calls it invalid, or does not track it.
+    /// An isolated pod's packet belongs to no flow: conntrack calls it invalid, or does not track it. Or it is a TCP
+    /// segment that begins a flow without being a SYN.
     Stray,
     /// No pod is known to have one of the addresses (`--unknown-pods deny`).
     UnknownAddress,

@@ -41,7 +41,7 @@ pub const TUNNEL_PORTS: [u16; 7] = [4789, 4790, 6081, 6783, 6784, 8285, 8472];
 /// 4023), and the authentication header (RFC 4302), which nftables takes for the upper-layer protocol of an IPv6
 /// packet. An L2TPv3 session accepts frames from any sender that knows its number (`l2tp_ip_recv`).
 const WRAPPERS: [u8; 6] = [4, 41, 47, AUTHENTICATION, 115, 137];
-const AUTHENTICATION: u8 = 51;
+pub(super) const AUTHENTICATION: u8 = 51;
 
 fn nodes(family: Family) -> Name {
     SetRole::Nodes(family).name()

@@ -37,12 +37,12 @@ enum Socket {
 }
 
 impl Socket {
-    fn address(&self) -> IpAddr {
+    fn address(&self) -> SocketAddr {
         let bound = match self {
             Socket::Tcp(stream) => stream.local_addr(),
             Socket::Udp(socket) => socket.local_addr(),
         };
-        bound.expect("a bound socket").ip()
+        bound.expect("a bound socket")
     }
 
     fn send(&self, message: [u8; MESSAGE_BYTES]) {
@@ -128,6 +128,11 @@ impl Flow {
 
     /// The addresses of the client and of the server.
     pub fn addresses(&self) -> [IpAddr; 2] {
+        self.socket_addresses().map(|address| address.ip())
+    }
+
+    /// The addresses and ports of the client and of the server.
+    pub fn socket_addresses(&self) -> [SocketAddr; 2] {
         [&self.client, &self.server].map(Socket::address)
     }
 

@@ -25,6 +25,8 @@ pub(in crate::translate) enum ChainRole {
     /// Dispatches to the programs of a direction.
     Dispatch(Direction),
     SourceRoute,
+    /// Denies TCP segments of connections that conntrack does not know.
+    MidStream,
     /// Base chain `input`.
     Input,
     ToOwnNode,
@@ -112,6 +114,7 @@ impl ChainRole {
             ChainRole::Approve,
             ChainRole::ApproveEgress,
             ChainRole::SourceRoute,
+            ChainRole::MidStream,
             ChainRole::Input,
             ChainRole::ToOwnNode,
             ChainRole::DnsFragmented,
@@ -178,6 +181,7 @@ impl ChainRole {
             ChainRole::Dispatch(Direction::Egress) => dispatch::EGRESS,
             ChainRole::Dispatch(Direction::Ingress) => dispatch::INGRESS,
             ChainRole::SourceRoute => dispatch::SOURCE_ROUTE,
+            ChainRole::MidStream => dispatch::MID_STREAM,
             ChainRole::Input => tunnels::INPUT,
             ChainRole::ToOwnNode => own_node::TO_OWN_NODE,
             ChainRole::DnsFragmented => dns_answers::FRAGMENTED,
@@ -233,6 +237,7 @@ impl ChainRole {
             | ChainRole::ApproveEgress
             | ChainRole::Dispatch(_)
             | ChainRole::SourceRoute
+            | ChainRole::MidStream
             | ChainRole::Input
             | ChainRole::ToOwnNode
             | ChainRole::DnsFragmented
@@ -313,6 +318,7 @@ impl ChainRole {
             | ChainRole::ApproveEgress
             | ChainRole::Dispatch(Direction::Egress)
             | ChainRole::SourceRoute
+            | ChainRole::MidStream
             | ChainRole::Input
             | ChainRole::ToOwnNode
             | ChainRole::DnsFragmented
@@ -365,6 +371,7 @@ impl ChainRole {
             | ChainRole::ApproveEgress
             | ChainRole::Dispatch(_)
             | ChainRole::SourceRoute
+            | ChainRole::MidStream
             | ChainRole::Input
             | ChainRole::ToOwnNode
             | ChainRole::DnsFragmented
