@@ -1,7 +1,5 @@
 //! The agent's socket for the CNI plugin: one request and one response per connection, a line each.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -71,8 +69,8 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>, deletions: Flow
     Ok(())
 }
 
-/// `None` if the agent is stopping: the connection is then closed without a response, and the plugin retries with the
-/// next agent.
+/// `None` if the agent is stopping, or the deadline has passed: the connection is then closed without a response, and the
+/// plugin retries until its own deadline, also with the next agent.
 async fn enqueue_request(
     request: Request,
     events: &mpsc::Sender<Event>,
@@ -111,29 +109,25 @@ async fn enqueue_request(
     let outcome = answer.await.ok()?;
     if !matches!(outcome, Outcome::Failed(_))
         && let Some((addresses, deadline)) = started
-        && let Err(reason) = delete_earlier_flows(addresses, deadline, deletions).await
     {
-        return Some(Response::Failed { reason });
+        // The rules of the pod are in force: later flows are those that they allow.
+        match timeout_at(deadline.into(), deletions.delete(addresses)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => {
+                let reason = format!("flows of an earlier pod with the address may be open: {reason}; retry the ADD");
+                return Some(Response::Failed { reason });
+            }
+            // If the plugin starts the pod isolated, the flows are deleted before its isolation ends; a later deletion
+            // would cut flows of the pod itself.
+            Err(_elapsed) => {
+                tracing::warn!("an ADD has timed out: listing the entries of conntrack takes long");
+                return None;
+            }
+        }
     }
     Some(match outcome {
         Outcome::Enforced => Response::Enforced,
         Outcome::Isolated(reason) => Response::Isolated { reason },
         Outcome::Failed(reason) => Response::Failed { reason },
     })
-}
-
-/// Deletes the flows of earlier pods with the addresses of a pod that starts, whose rules are in force: later flows are those
-/// that the rules allow. After the deadline the plugin has given up; if the pod then starts isolated, its flows are deleted
-/// before the isolation ends, and not any more afterwards.
-async fn delete_earlier_flows(
-    addresses: BTreeSet<IpAddr>,
-    deadline: Instant,
-    deletions: &FlowDeletions,
-) -> Result<(), String> {
-    let failed =
-        |reason: &str| format!("flows of an earlier pod with the address may be open: {reason}; retry the ADD");
-    match timeout_at(deadline.into(), deletions.delete(addresses)).await {
-        Ok(deleted) => deleted.map_err(|reason| failed(&reason)),
-        Err(_elapsed) => Err(failed("conntrack's table was not searched in time")),
-    }
 }
