@@ -17,6 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 /// Blocks while the kernel lists its entries.
 pub(crate) fn delete_earlier_flows(addresses: &BTreeSet<IpAddr>) -> Result<usize, ChangeFlowsError> {
     let _one = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    delete_of(addresses)
+}
+
+fn delete_of(addresses: &BTreeSet<IpAddr>) -> Result<usize, ChangeFlowsError> {
     delete_flows(|flow| is_of(flow, addresses))
 }
 
@@ -42,7 +46,7 @@ pub(crate) struct FlowDeletions {
 impl FlowDeletions {
     /// Spawns the task, which ends with the last clone.
     pub(crate) fn start() -> FlowDeletions {
-        FlowDeletions::with(|addresses| delete_flows(|flow| is_of(flow, addresses)).map_err(|e| e.to_string()))
+        FlowDeletions::with(|addresses| delete_of(addresses).map_err(|e| e.to_string()))
     }
 
     fn with(delete: impl Fn(&BTreeSet<IpAddr>) -> Result<usize, String> + Send + Sync + 'static) -> FlowDeletions {

@@ -110,9 +110,7 @@ impl Code {
                 self.compare(Compare::NotEqual, &[protocol.number()]);
             }
             Match::NotTcpSyn => {
-                if self.protocol != Some(TCP) {
-                    self.match_protocol(TCP);
-                }
+                self.require_protocol(TCP);
                 // RFC 9293, section 3.1: the flags are the fourteenth byte.
                 self.payload(Base::Transport, 13, 1, Register::FIRST);
                 let (from, to) = (Register::FIRST, Register::FIRST);
@@ -358,9 +356,7 @@ impl Code {
 
     fn icmpv6_type(&mut self, (first, last): (u8, u8)) {
         self.require_family(Family::V6);
-        if self.protocol != Some(ICMPV6) {
-            self.match_protocol(ICMPV6);
-        }
+        self.require_protocol(ICMPV6);
         self.payload(Base::Transport, 0, 1, Register::FIRST);
         self.compare_range(&[first], &[last]);
     }
@@ -386,6 +382,12 @@ impl Code {
         match address {
             IpAddr::V4(address) => self.compare(Compare::Equal, &address.octets()),
             IpAddr::V6(address) => self.compare(Compare::Equal, &address.octets()),
+        }
+    }
+
+    fn require_protocol(&mut self, number: u8) {
+        if self.protocol != Some(number) {
+            self.match_protocol(number);
         }
     }
 

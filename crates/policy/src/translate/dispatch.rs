@@ -37,6 +37,10 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
     let approved = Match::Mark { mask: generation.mask(), value: generation.mark() };
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
+    let mid_stream = mid_stream_rules(&families, &ruleset);
+    if !mid_stream.is_empty() {
+        ruleset.chains.insert(fixed(MID_STREAM), Arc::new(Chain { hook: None, rules: mid_stream }));
+    }
     let mut forward = dns_answers::forward_rules(&mut ruleset, layout);
     forward.extend(icmp_errors::before_approval(&ruleset).into_iter().chain([approved]));
     forward.extend(to_source_route(&families));
@@ -51,7 +55,6 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
         let [_of_egress, of_ingress] = &mut approving;
         of_ingress.insert(0, audit::report_rule(layout, Direction::Ingress));
     }
-    let mid_stream = mid_stream_rules(&families, &ruleset);
     let mut upsert = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
     };
@@ -60,9 +63,6 @@ pub(super) fn complete(mut ruleset: Ruleset, layout: &Layout, generation: Genera
     }
     upsert(EGRESS, None, egress_rules(&families));
     upsert(SOURCE_ROUTE, None, source_route_rules(&families));
-    if !mid_stream.is_empty() {
-        upsert(MID_STREAM, None, mid_stream);
-    }
     upsert(STRAY_OF_ISOLATED, None, stray_of_isolated);
     upsert(FORWARD_CHAIN, Some(Hook::Forward), forward);
     own_node::complete(&mut ruleset, layout);
@@ -84,19 +84,8 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
         families.iter().copied().filter(move |family| is_filled(ruleset, &set(direction, *family)))
     };
     let mut rules = unknown_addresses::rules(ruleset);
-    if !mid_stream_rules(families, ruleset).is_empty() {
-        let unknown_connection = vec![Match::State(vec![State::Related, State::New]), Match::NotTcpSyn];
-        let to_mid_stream = vec![Action::Verdict(Verdict::Jump(fixed(MID_STREAM)))];
-        rules.push(Rule::new(unknown_connection, to_mid_stream.clone()));
-        if families.contains(&Family::V6) {
-            let behind_header = vec![
-                Match::Family(Family::V6),
-                Match::IpProtocol(tunnels::AUTHENTICATION),
-                Match::State(vec![State::Related, State::New]),
-            ];
-            let rule = Rule::new(behind_header, to_mid_stream);
-            rules.push(rule.commented("conntrack reads the transport header behind an authentication header"));
-        }
+    if ruleset.chains.contains_key(&fixed(MID_STREAM)) {
+        rules.extend(to_mid_stream(families));
     }
     let has_audited = [audit_chain(Direction::Egress), pending_chain(Direction::Egress)];
     if has_audited.iter().any(|chain| ruleset.chains.contains_key(chain)) {
@@ -112,6 +101,21 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     rules.extend(guard_rules(Direction::Ingress, filled(guard_set, Direction::Ingress)));
     rules.extend(replaced_destination_rules(filled(guard_set, Direction::Ingress)));
     rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
+    rules
+}
+
+/// Leads the segments that may begin a flow without being a SYN to [`mid_stream_rules`].
+fn to_mid_stream(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let begins_flow = || Match::State(vec![State::Related, State::New]);
+    let jump = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Jump(fixed(MID_STREAM)))]);
+    let mut rules = vec![jump(vec![begins_flow(), Match::NotTcpSyn])];
+    if families.contains(&Family::V6) {
+        let header = Match::IpProtocol(tunnels::AUTHENTICATION);
+        rules.push(
+            jump(vec![Match::Family(Family::V6), header, begins_flow()])
+                .commented("conntrack reads the transport header behind an authentication header"),
+        );
+    }
     rules
 }
 

@@ -30,6 +30,7 @@ use super::private_headers::{self, ARP_PACKET};
 use super::reporting::{Cause, add_deny_chain, chain_of, counted_drop, denied_for};
 use super::roles::{ChainRole, PortChain};
 use super::set_capacity::room_for;
+use super::tunnels;
 pub(super) use pod_port::{PodPort, pod_ports};
 
 /// Where the packets of pods are checked.
@@ -67,7 +68,6 @@ const TCP: u8 = 6;
 const PIM: u8 = 103;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-const AUTHENTICATION_HEADER: u8 = 51;
 const HOP_BY_HOP_OPTIONS: u8 = 0;
 const DESTINATION_OPTIONS: u8 = 60;
 /// Protocols allowed in IPv6 fragments: TCP, UDP, ESP, ICMPv6, SCTP, UDP-Lite.
@@ -80,7 +80,7 @@ const ICMPV6_ERRORS: (u8, u8) = (0, 127);
 const PARAMETER_PROBLEM: u8 = 4;
 /// Extension headers behind which the kernel looks for the flow that an error is about (`ipv6_ext_hdr`), and mobility.
 /// Errors that quote a segment routing header are for the flow to its last segment (`seg6_icmp_srh`).
-const EXTENSION_HEADERS: [u8; 6] = [HOP_BY_HOP_OPTIONS, 43, 44, AUTHENTICATION_HEADER, DESTINATION_OPTIONS, 135];
+const EXTENSION_HEADERS: [u8; 6] = [HOP_BY_HOP_OPTIONS, 43, 44, tunnels::AUTHENTICATION, DESTINATION_OPTIONS, 135];
 /// IPv4, IPv6 and GRE in IP. A node that terminates such a tunnel forwards an error about one of its packets to the
 /// source of the encapsulated packet (`ip6ip6_err`, `ipip6_err_gen_icmpv6_unreach`), which the error's sender chose.
 const TUNNELS: [u8; 3] = [4, 41, 47];
@@ -348,7 +348,7 @@ fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 /// To nftables, the authentication header is the upper-layer protocol of an IPv6 packet (RFC 4302). Conntrack parses
 /// beyond it and could find an ICMP error or a tunnel there.
 fn authentication_rule(table: TableFamily) -> Rule {
-    let matches = vec![of_family(table, Family::V6), Match::NextHeader(AUTHENTICATION_HEADER)];
+    let matches = vec![of_family(table, Family::V6), Match::NextHeader(tunnels::AUTHENTICATION)];
     deny(matches, Cause::OtherProtocol).commented("an authentication header hides the transport header")
 }
 
